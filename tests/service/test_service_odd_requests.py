@@ -12,6 +12,7 @@ from clients import Api, connect
 from own_service import OwnService
 
 from atoll.service import clock
+from atoll.service.admission import Budget
 from atoll.service.executions import Execution
 from atoll.service.history import MOST_BYTES, MOST_CELLS, MOST_TEXT, History
 from atoll.service.keys import SCOPES, Principal, Quota
@@ -99,8 +100,8 @@ def test_metrics_are_what_prometheus_reads_and_have_units(client):
 
 def test_a_reader_that_never_reads_is_cut_off(strict, client, key):
     assert client.get("/api/v1/sessions").status_code == 200
-    most = {"max_output_length": 32 << 20, "policy": {"stdout_max_bytes": 32 << 20}}
-    body = json.dumps({"code": "print('x' * (24 << 20))", **most})
+    most = {"max_output_length": 8 << 20, "policy": {"stdout_max_bytes": 8 << 20}}
+    body = json.dumps({"code": "print('x' * (7 << 20))", **most})
     head = (
         f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
         f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -110,7 +111,7 @@ def test_a_reader_that_never_reads_is_cut_off(strict, client, key):
         strict.call(lambda: until(lambda: connections(strict, key) == 1))
         strict.call(lambda: until(lambda: connections(strict, key) == 0))
         left = sum(iter(lambda: len(sock.recv(1 << 20)), 0))
-    assert left < 24 << 20, "the rest of the answer is not waited for"
+    assert left < 7 << 20, "the rest of the answer is not waited for"
 
 
 def test_a_socket_that_never_reads_holds_up_neither_its_kernel_nor_the_service(strict, client, key):
@@ -296,11 +297,12 @@ def test_a_finished_execution_keeps_its_answer_and_not_its_sandbox(strict, clien
 
 def test_what_finished_executions_are_counted_with_is_what_they_take_in_memory():
     principal, kept = Principal(key="k", tenant="t"), []
+    budget = Budget(("memory_bytes", 1 << 30), ("tenant_memory_bytes", 1 << 30), "memory")
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(500):
-            one = Execution(principal, "ses_1", 1 << 20)
+            one = Execution(principal, "ses_1", 1 << 20, budget.admit(principal, 0, "it"))
             one.begin()
             one.emit("stdout", text=f"{number}\n")
             one.finish(200, {"id": one.id, "stdout": f"{number}\n", "value": None})
@@ -315,14 +317,15 @@ def test_what_finished_executions_are_counted_with_is_what_they_take_in_memory()
 
 def test_a_history_forgets_its_oldest_cells_by_number_and_by_size():
     principal = Principal(key="k", tenant="t")
+    budget = Budget(("memory_bytes", 1 << 30), ("tenant_memory_bytes", 1 << 30), "memory")
     history = History()
     for _ in range(MOST_CELLS + 5):
-        execution = Execution(principal, None, 1000)
+        execution = Execution(principal, None, 1000, budget.admit(principal, 0, "it"))
         history.add(execution, "execute", "1")
         execution.finish(200, {})
     assert (len(history.cells), history.cells[0].number) == (MOST_CELLS, 6)
     for _ in range(100):
-        execution = Execution(principal, None, 1000)
+        execution = Execution(principal, None, 1000, budget.admit(principal, 0, "it"))
         history.add(execution, "execute", "x" * MOST_TEXT)
         execution.finish(200, {})
     fork = History(history)

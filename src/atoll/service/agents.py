@@ -36,8 +36,7 @@ class NewRun(shapes.Body, kw_only=True):
 
 async def start(call: Call) -> Response:
     """Ask an agent a question over a context; its events can be watched at once."""
-    body = await call.body()
-    given = shapes.read(body, NewRun)
+    given = await call.json(NewRun)
     allowed = call.service.settings.models
     for model in {given.model, given.sub_model or given.model}:
         if model not in allowed:
@@ -66,7 +65,7 @@ async def start(call: Call) -> Response:
         run.task = asyncio.ensure_future(_carry_out(call, agent, run, given, context))
         return 201, run.describe()
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def upload(call: Call) -> Response:

@@ -27,6 +27,8 @@ from atoll.service.problems import Problem, encode, of_error
 from atoll.service.proxies import Proxies
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import Message, Receive, Scope, Send
 
     from atoll.service.routes import Route
@@ -39,6 +41,9 @@ _ANY = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
 _NOBODY = Principal(key="", tenant="")
 _SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_CLOSE = (b"connection", b"close")
+PIECE = 256 << 10
+"""What is handed to a connection at a time: it keeps what the client does not take at once."""
 
 
 class App:
@@ -71,15 +76,16 @@ class App:
         parent = self._service.traces.parent(request.headers.get("traceparent", ""))
         logs.begin(request_id, parent)
         begun, code, route = time.perf_counter(), "", None
-        status = 0
+        status, closing = 0, [_CLOSE] if _has_two_lengths(request) else []
 
         async def send_noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 own = (b"x-request-id", request_id.encode())
-                message["headers"] = [*message.get("headers", ()), own, *_SAFE]
-            await send(message)
+                message["headers"] = [*message.get("headers", ()), own, *_SAFE, *closing]
+            for part in _parts(message):
+                await send(part)
 
         with contextlib.ExitStack() as held:
             try:
@@ -136,7 +142,10 @@ class App:
                 return passed
         if route.new_work:
             self._service.require_accepting()
-        return await route.handler(Call(self._service, request, principal, path))
+        holding = held.enter_context(self._service.memory.admit(principal, 0, "the request"))
+        response = await route.handler(Call(self._service, request, principal, holding, path))
+        holding.grow(len(response.body) if hasattr(response, "body") else 0)
+        return response
 
     async def _elsewhere(
         self, request: Request, principal: Principal, path: dict[str, str]
@@ -182,6 +191,7 @@ class App:
 
     def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
         self._check_host(request.headers.get("host", ""))
+        _check_framing(request)
         path, allowed = request.scope["path"], []
         if path == "/openapi.json":
             return routes.Route("GET", path, self._document, None), {}
@@ -209,3 +219,25 @@ class App:
         if self._openapi is None:
             self._openapi = encode(openapi.document())
         return Response(self._openapi, media_type="application/json")
+
+
+def _has_two_lengths(request: Request) -> bool:
+    return "content-length" in request.headers and "transfer-encoding" in request.headers
+
+
+def _check_framing(request: Request) -> None:
+    """Refuse a body whose end is stated twice: a proxy may see another end than this service."""
+    if _has_two_lengths(request):
+        text = "send Content-Length or Transfer-Encoding, not both"
+        raise Problem(400, "framing", text)
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Yield a message of an answer in parts that a connection can wait between."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    for at in range(0, len(body), PIECE):
+        more = at + PIECE < len(body) or message.get("more_body", False)
+        yield {**message, "body": bytes(body[at : at + PIECE]), "more_body": more}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 
 from atoll.errors import AtollError
+from atoll.guest import rpc
 from atoll.service import clock, shapes
 from atoll.service.idempotency import Answer
 from atoll.service.problems import Problem, encode, of_error
@@ -23,10 +26,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from atoll.service.admission import Holding
     from atoll.service.executions import Event
     from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
+    from atoll.service.settings import ServiceSettings
 
 T = TypeVar("T")
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
@@ -34,6 +39,14 @@ SLOWER_FOR_FILES = 10
 MAX_PARAMETERS = 100
 CHECK_SECONDS = 5.0
 """How often the key of a request is looked at again while its body arrives."""
+MAX_BODY_WITHOUT_KEY = 8 << 10
+"""What is read of a body before a key was checked."""
+LARGE_BODY = 64 << 10
+"""A body from this size on is decoded in a thread."""
+VALUE_BYTES = 128
+"""What a value of a JSON body takes in memory besides its text, at most."""
+_WIDE = re.compile(rb"[\xf0-\xff]|\\u[dD][89abAB]")
+_TWO_BYTES = re.compile(rb"[\xc4-\xff]|\\u")
 
 
 @dataclass(slots=True)
@@ -43,48 +56,77 @@ class Call:
     service: Service
     request: Request
     principal: Principal
+    held: Holding
+    """What the request makes the service hold, until its answer is sent."""
     path: dict[str, str] = field(default_factory=dict)
+    fingerprint: bytes = b""
+    """The SHA-256 of the body, once that was read."""
 
-    async def body(self) -> bytes:
-        """Return a JSON body; 413 if it is too large, 408 if it takes too long."""
-        return b"".join([piece async for piece in self.pieces("max_body_bytes")])
+    async def body(self, most: int | str = "max_body_bytes") -> bytes:
+        """Return the body; 413 if it is too large, 408 if it takes too long."""
+        pieces = bytearray()
+        async for piece in self.pieces(most):
+            self.held.grow(len(piece))
+            pieces += piece
+        body = bytes(pieces)
+        self.fingerprint = hashlib.sha256(body).digest()
+        return body
 
     async def json(self, shape: type[T]) -> T:
         """Return the body in its shape."""
-        return shapes.read(await self.body(), shape)
+        return await self.decoded(lambda body: shapes.read(body, shape))
+
+    async def decoded(self, decode: Callable[[bytes], T], most: int | str = "max_body_bytes") -> T:
+        """Return a JSON body decoded; 413 if it has more values than may be decoded.
+
+        What is held afterwards is the size of the decoded values: the body itself is dropped.
+        """
+        body = await self.body(most)
+        if len(body) < LARGE_BODY:
+            check_structure(body)
+            return decode(body)
+        cost = await asyncio.to_thread(decoded_size, body)
+        self.held.resize(len(body) + cost)
+        value = await asyncio.to_thread(decode, body)
+        del body
+        self.held.resize(cost)
+        return value
 
     async def pieces(
         self, most: int | str, *, slow: bool = False, seconds: float | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the body as it comes, counted; `slow` or `seconds` say how long it may take.
+        """Yield the body as it comes; `slow` or `seconds` say how long it may take.
 
-        `most` is a number of bytes, or the name of the service's setting that has it.
+        `most` is a number of bytes, or the name of the service's setting that has it. The caller
+        counts what it keeps of a piece.
         """
-        limit = getattr(self.service.settings, most) if isinstance(most, str) else most
+        settings = self.service.settings
+        limit = getattr(settings, most) if isinstance(most, str) else most
+        limit = limit if self.principal.key else min(limit, MAX_BODY_WITHOUT_KEY)
         length = self.request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit, most)
-        usual = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
-        seconds = usual if seconds is None else seconds
-        size, checked = 0, clock.now()
-        try:
-            async with asyncio.timeout(seconds):
-                more = True
-                while more:
+        usual = settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
+        arrival = _Arrival(usual if seconds is None else seconds, settings, fast=slow)
+        size, more, checked = 0, True, clock.now()
+        while more:
+            try:
+                async with asyncio.timeout_at(arrival.deadline):
                     message = await self.request.receive()
-                    if clock.now() - checked > CHECK_SECONDS:  # a body may take a day
-                        checked = clock.now()
-                        self.service.streams.check(self.principal)
-                    if message["type"] == "http.disconnect":
-                        raise Problem(400, "disconnected", "the body ended before it was whole")
-                    piece, more = message.get("body", b""), message.get("more_body", False)
-                    size += len(piece)
-                    if size > limit:
-                        raise _too_large(limit, most)
-                    yield piece
-        except TimeoutError:
-            text = f"the body did not arrive within {seconds:g} s: send it faster"
-            raise Problem(408, "slow", text) from None
+            except TimeoutError:
+                text = f"the body did not arrive within {arrival.seconds:g} s: send it faster"
+                raise Problem(408, "slow", text) from None
+            if clock.now() - checked > CHECK_SECONDS:  # a body may take a day
+                checked = clock.now()
+                self.service.streams.check(self.principal)
+            if message["type"] == "http.disconnect":
+                raise Problem(400, "disconnected", "the body ended before it was whole")
+            piece, more = message.get("body", b""), message.get("more_body", False)
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit, most)
+            arrival.note(len(piece))
+            yield piece
 
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the query."""
@@ -126,7 +168,7 @@ class Call:
             return None
         return self.principal.tenant, f"{self.request.method} {self.request.url.path}", key
 
-    async def once(self, body: bytes, work: Callable[[], Awaitable[tuple[int, Any]]]) -> Response:
+    async def once(self, work: Callable[[], Awaitable[tuple[int, Any]]]) -> Response:
         """Answer with what `work` returns, done once if the request has an idempotency key."""
 
         async def do() -> Answer:
@@ -136,8 +178,52 @@ class Call:
         if self.place is None:
             answer, again = await do(), False
         else:
-            answer, again = await self.service.answers.once(self.place, body, do)
+            answer, again = await self.service.answers.once(self.place, self.fingerprint, do)
         return raw_json(answer, again=again)
+
+
+class _Arrival:
+    """Until when the next piece of a body has to come."""
+
+    def __init__(self, seconds: float, settings: ServiceSettings, *, fast: bool) -> None:
+        """`fast`: a window of `body_seconds` has to bring its share of bytes."""
+        self.seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._end = self.deadline = self._loop.time() + seconds
+        self._window = settings.body_seconds if fast else 0.0
+        self._share = int(self._window * settings.body_bytes_per_second)
+        self._came = 0
+        if self._window:
+            self._begin_window()
+
+    def note(self, size: int) -> None:
+        """Take a piece into account; a window whose share has come is followed by the next."""
+        self._came += size
+        if self._window and self._came >= self._share:
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._came = 0
+        self.deadline = min(self._end, self._loop.time() + self._window)
+
+
+def decoded_size(body: bytes) -> int:
+    """Return what a JSON body takes once it is decoded, at most; 413 if that is too many values."""
+    check_structure(body)
+    values = min(sum(map(body.count, (b",", b"[", b"{"))), rpc.MAX_ITEMS)
+    width = 4 if _WIDE.search(body) else 2 if _TWO_BYTES.search(body) else 1
+    return len(body) * width + values * VALUE_BYTES
+
+
+def check_structure(body: bytes) -> None:
+    """Refuse a JSON body with too many or too deeply nested values, before it is decoded."""
+    try:
+        rpc.check_structure(body)
+    except rpc.ProtocolError as exc:
+        if str(exc).startswith("nested"):
+            raise Problem(400, "invalid", f"the body is {exc}") from None
+        text = f"the body has {exc}: send less, or upload it as a context or a file"
+        raise Problem(413, "too_large", text) from None
 
 
 class EventResponse(Response):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ import msgspec
 from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.service import clock
+from atoll.service.history import shortened
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode, not_found
 from atoll.wire.peer import Reply
@@ -22,6 +24,7 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from atoll.service.admission import Budget, Holding
     from atoll.service.keys import Principal
     from atoll.service.settings import ServiceSettings
     from atoll.service.shapes import ToolResult
@@ -35,14 +38,23 @@ OVERHEAD = 1100
 """Bytes that a finished execution takes besides its events, its answer and its displays."""
 _NONE: frozenset[str] = frozenset()
 _MAY_BE_DROPPED = ("stdout", "stderr")
+_OF_GUEST = (*_MAY_BE_DROPPED, "tool_call")
+"""Events whose size the guest decides; the others are part of the overhead."""
+TENANTS_SHARE = 4
+"""A tenant's finished executions may take this part of the room for all: one in four."""
 
 
 class Execution:
     """A cell or command that runs, or has run."""
 
-    def __init__(self, principal: Principal, session: str | None, event_bytes: int) -> None:
+    def __init__(
+        self, principal: Principal, session: str | None, event_bytes: int, held: Holding
+    ) -> None:
         self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
-        self.principal = principal
+        self.principal, self.held = principal, held
+        held.grow(OVERHEAD)
+        self.inputs: Holding | None = None
+        """What its request made the service hold: until it has ended."""
         self.created, self.ended = clock.now(), 0.0
         self.phases = [("queue", self.created)]
         """What it has come to, and when: queue, open, files, execute."""
@@ -77,21 +89,38 @@ class Execution:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        payload = self._size + len(self.body) + sum(len(one.data) for one in self.displays)
-        return OVERHEAD + payload
+        return self.held.size
 
     def emit(self, kind: str, /, **fields: Any) -> int:
         """Tell every reader of an event; return its number. After the last one nothing is told."""
         if self._last is not None:
             return self._seq
+        line = encode({"seq": self._seq + 1, "type": kind, **fields})
+        has_room = kind not in _OF_GUEST or self._make_room(kind, len(line))
         self._seq += 1
-        line = encode({"seq": self._seq, "type": kind, **fields})
-        self._events.append((self._seq, kind, line))
-        self._size += len(line)
-        if self._size > self._room:
-            self._drop()
+        if has_room:
+            self._events.append((self._seq, kind, line))
+        else:
+            self._dropped += 1
         self._wake()
         return self._seq
+
+    def _make_room(self, kind: str, size: int) -> bool:
+        """Hold the bytes of an event; return False if output has to be dropped instead.
+
+        Problem if there is no room for an event that must not be dropped.
+        """
+        self._drop(self._room - size)
+        try:
+            self.held.grow(size)
+        except Problem:
+            self._drop(0)
+            if kind not in _MAY_BE_DROPPED:
+                self.held.grow(size)
+            elif not self.held.fits(self.held.size + size):
+                return False
+        self._size += size
+        return True
 
     def enter(self, phase: str) -> None:
         """Note that a phase begins, and the one before it ends."""
@@ -116,7 +145,11 @@ class Execution:
         ident = f"call_{self._seq + 1}"
         answer = self._calls[ident] = asyncio.get_running_loop().create_future()
         asked = {name: one for name, one in params.items() if name != "session"}
-        seq = self.emit("tool_call", id=ident, **asked)
+        try:
+            seq = self.emit("tool_call", id=ident, **asked)
+        except Problem as exc:
+            del self._calls[ident]
+            raise CallFailedError(exc.detail) from None
         try:
             result = await answer
         except asyncio.CancelledError:
@@ -145,11 +178,25 @@ class Execution:
                 self._calls[one.id].set_result(one)
 
     def finish(self, status: int, body: Any) -> None:
-        """End it with a result, or with a problem."""
-        self.status, self.body, self.ended = status, encode(body), clock.now()
+        """End it with a result, or with a problem; `body` may be encoded already.
+
+        A result that there is no room for is shortened, and its displays are left out.
+        """
+        body = body if isinstance(body, bytes) else encode(body)
+        if not self._fits(body):
+            body, self.displays = shortened(body), ()
+        if not self._fits(body):
+            text = "there is no room in memory for the result: print and return less"
+            problem = Problem(429, "memory", text, retry_after=1, retryable=False)
+            status, body = problem.status, encode(problem.as_json())
+        self.status, self.body, self.ended = status, body, clock.now()
         self._last = ("result", "result") if status < 400 else ("fault", "problem")
         self._seq += 1
         self._wake()
+
+    def _fits(self, body: bytes) -> bool:
+        shown = sum(len(one.data) for one in self.displays)
+        return self.held.fits(OVERHEAD + self._size + len(body) + shown)
 
     def settle(self) -> None:
         """Let go of all but what can still be asked for.
@@ -159,6 +206,9 @@ class Execution:
         self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
         self.on_call, self.phases = _tell_nobody, []
         self._calls.clear()
+        if self.inputs is not None:
+            self.inputs.release()
+            self.inputs = None
         self._events = list(self._events)  # a deque takes 600 bytes for three events
 
     async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
@@ -215,14 +265,14 @@ class Execution:
             self._news.set()
             self._news = None
 
-    def _drop(self) -> None:
-        """Forget the oldest output while there is too much of it."""
+    def _drop(self, room: int) -> None:
+        """Forget the oldest output while events take more than `room` bytes."""
         kept: deque[Event] = deque()
         assert isinstance(self._events, deque)  # it has not ended
-        while self._events and self._size > self._room:
+        while self._events and self._size > room:
             event = self._events.popleft()
             if event[1] in _MAY_BE_DROPPED:
-                self._size -= len(event[2])
+                self._forget(event)
                 self._dropped += 1
             else:
                 kept.append(event)
@@ -231,9 +281,13 @@ class Execution:
     def _remove(self, seq: int) -> None:
         for event in self._events:
             if event[0] == seq:
-                self._size -= len(event[2])
+                self._forget(event)
                 self._events.remove(event)
                 return
+
+    def _forget(self, event: Event) -> None:
+        self._size -= len(event[2])
+        self.held.shrink(len(event[2]))
 
 
 def _tell_nobody(_outcome: str) -> None:
@@ -241,13 +295,18 @@ def _tell_nobody(_outcome: str) -> None:
 
 
 class Executions:
-    """All that run, and the finished ones that can still be asked for."""
+    """All that run, and the finished ones that can still be asked for.
 
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
+    Of those, each tenant has its own: one that runs much loses its own oldest results first.
+    """
+
+    def __init__(self, settings: ServiceSettings, budget: Budget) -> None:
+        self._settings, self._budget = settings, budget
         self._running: dict[str, Execution] = {}
-        self._finished: OrderedDict[str, Execution] = OrderedDict()
-        self._bytes = 0
+        self._finished: dict[str, Execution] = {}
+        self._kept: dict[str, _Kept] = {}
+        """The finished ones by tenant."""
+        budget.reclaim.append(self._drop)
 
     @property
     def running(self) -> list[Execution]:
@@ -256,6 +315,11 @@ class Executions:
 
     def __contains__(self, ident: str) -> bool:
         return ident in self._running or ident in self._finished
+
+    def new(self, principal: Principal, session: str | None) -> Execution:
+        """Return an execution that is about to start; Problem if there is no room for it."""
+        held = self._budget.admit(principal, 0, "the output and result of an execution")
+        return Execution(principal, session, self._settings.event_bytes, held)
 
     def start(self, execution: Execution, task: asyncio.Task[None]) -> None:
         """Keep a running execution."""
@@ -273,17 +337,53 @@ class Executions:
     def sweep(self) -> None:
         """Forget what ended too long ago, or takes too much memory."""
         oldest = clock.now() - self._settings.kept_seconds
-        while self._finished:
-            first = next(iter(self._finished.values()))
-            crowded = self._bytes > self._settings.kept_bytes or len(self._finished) > MAX_KEPT
-            if first.ended > oldest and not crowded:
-                return
-            self._finished.popitem(last=False)
-            self._bytes -= first.size
+        most = self._settings.kept_bytes
+        for tenant, kept in list(self._kept.items()):
+            while kept.first is not None and kept.first.ended <= oldest:
+                self._forget(tenant)
+            while len(kept.executions) > 1 and kept.bytes > most // TENANTS_SHARE:
+                self._forget(tenant)
+        while sum(one.bytes for one in self._kept.values()) > most and self._drop(None):
+            pass
+        while len(self._finished) > MAX_KEPT:
+            self._forget(max(self._kept, key=lambda one: len(self._kept[one].executions)))
 
     def _ended(self, execution: Execution) -> None:
         self._running.pop(execution.id, None)
         execution.settle()
         self._finished[execution.id] = execution
-        self._bytes += execution.size
+        kept = self._kept.setdefault(execution.tenant, _Kept())
+        kept.executions[execution.id] = execution
+        kept.bytes += execution.size
         self.sweep()
+
+    def _drop(self, tenant: str | None) -> bool:
+        """Forget the oldest result of a tenant, or of the one that keeps most."""
+        if tenant is None and self._kept:
+            tenant = max(self._kept, key=lambda one: self._kept[one].bytes)
+        if tenant is None or tenant not in self._kept:
+            return False
+        self._forget(tenant)
+        return True
+
+    def _forget(self, tenant: str) -> None:
+        kept = self._kept[tenant]
+        ident, execution = kept.executions.popitem(last=False)
+        kept.bytes -= execution.size
+        del self._finished[ident]
+        execution.held.release()
+        if not kept.executions:
+            del self._kept[tenant]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Finished executions of one tenant, oldest first, and what they take."""
+
+    executions: OrderedDict[str, Execution] = field(default_factory=OrderedDict)
+    bytes: int = 0
+
+    @property
+    def first(self) -> Execution | None:
+        """The oldest."""
+        return next(iter(self.executions.values()), None)

@@ -206,7 +206,7 @@ async def operate(call: Call, name: str) -> Response:
     """Carry out a file operation; return its answer, or raise its error as a problem."""
     files = call.session.files
     operation = OPERATIONS[name]
-    given: Any = shapes.read(await call.body(), operation.body)
+    given: Any = await call.json(operation.body)
     params = {field: getattr(given, field) for field in given.__struct_fields__}
     if min(params.get(one, 0) for one in _COUNTS) < 0:
         raise Problem(400, "invalid", f"{', '.join(_COUNTS)} must be 0 or more")

@@ -29,13 +29,15 @@ BINARY = "application/octet-stream"
 
 async def create(call: Call) -> Response:
     """Open a session."""
-    body = await call.body()
-    given = shapes.read(body, shapes.NewSession)
+    given = await call.json(shapes.NewSession)
     service, principal = call.service, call.principal
 
     async def work() -> tuple[int, Any]:
         config, callbacks = service.prepare(
-            given.config(principal.quota, **reach.wanted(given, service.settings)), given.asks()
+            given.config(
+                principal.quota, service.settings, **reach.wanted(given, service.settings)
+            ),
+            given.asks(),
         )
         config = await service.contexts.give(principal, config, callbacks, given.context)
         if given.state is not None:
@@ -52,7 +54,7 @@ async def create(call: Call) -> Response:
         await service.announce(made)
         return 201, made.describe()
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def list_all(call: Call) -> Response:
@@ -135,8 +137,7 @@ async def resume(call: Call) -> Response:
 
 async def fork(call: Call) -> Response:
     """Make live clones of a session."""
-    body, parent = await call.body(), call.session
-    given = shapes.read(body, shapes.Fork)
+    given, parent = await call.json(shapes.Fork), call.session
     if not 1 <= given.count <= MAX_FORKS:
         raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
 
@@ -156,13 +157,12 @@ async def fork(call: Call) -> Response:
         parent.touch()
         return 201, made
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def checkpoint(call: Call) -> Response:
     """Keep a session's present state to roll back to."""
-    body, hosted = await call.body(), call.session
-    given = shapes.read(body, shapes.Mark)
+    given, hosted = await call.json(shapes.Mark), call.session
 
     async def work() -> tuple[int, Any]:
         async with hosted.session.in_turn() as box:
@@ -172,7 +172,7 @@ async def checkpoint(call: Call) -> Response:
         hosted.touch()
         return 201, {"id": mark, "name": given.name[:256]}
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def checkpoints(call: Call) -> Response:
@@ -246,7 +246,8 @@ async def set_tools(call: Call) -> Response:
 
 async def save(call: Call) -> Response:
     """Save a session's variables and files as a state that a new session can start with."""
-    body, hosted = await call.body(), call.session
+    await call.body()  # an idempotency key is for one body
+    hosted = call.session
 
     async def work() -> tuple[int, Any]:
         async with hosted.session.in_turn() as box:
@@ -254,7 +255,7 @@ async def save(call: Call) -> Response:
         hosted.touch()
         return 201, await keep_state(call, blob)
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def upload_state(call: Call) -> Response:

@@ -7,7 +7,6 @@ that an earlier process left says that the outcome is not known: the work is not
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +39,7 @@ class IdempotencyKeys:
         self._ledger = ledger
         self._running: dict[Place, tuple[bytes, Any]] = {}
 
-    def find(self, place: Place, body: bytes) -> Any:
+    def find(self, place: Place, fingerprint: bytes) -> Any:
         """Return what runs under the key, or its Answer; None for a new key.
 
         422 if the key was used for another body, 409 if its outcome is not known.
@@ -49,20 +48,19 @@ class IdempotencyKeys:
             raise Problem(400, "invalid", f"an Idempotency-Key has 1 to {MAX_KEY} characters")
         if place in self._running:
             known, running = self._running[place]
-            return _same(known, body, running)
+            return _same(known, fingerprint, running)
         row = self._ledger.one(f"SELECT * FROM answers {_WHERE}", *place)  # noqa: S608
         if row is None:
             return None
         answer = Answer(row["status"] or 0, row["body"] or b"")
-        answer = _same(row["fingerprint"], body, answer)
+        answer = _same(row["fingerprint"], fingerprint, answer)
         if not answer.status:
             text = "the service ended while it worked on this key, and the outcome is not known"
             raise Problem(409, "outcome_unknown", f"{text}: look, then use another key")
         return answer
 
-    def begin(self, place: Place, body: bytes, running: Any) -> None:
-        """Note that work begins under a new key."""
-        fingerprint = _fingerprint(body)
+    def begin(self, place: Place, fingerprint: bytes, running: Any) -> None:
+        """Note that work begins under a new key, for a body with this SHA-256."""
         row = (*place, fingerprint, clock.now())
         self._ledger.write("INSERT INTO answers VALUES (?, ?, ?, ?, NULL, NULL, ?)", *row)
         self._running[place] = fingerprint, running
@@ -77,15 +75,15 @@ class IdempotencyKeys:
             self._ledger.write(query, answer.status, answer.body, *place)
 
     async def once(
-        self, place: Place, body: bytes, work: Callable[[], Awaitable[Answer]]
+        self, place: Place, fingerprint: bytes, work: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, bool]:
         """Return the answer of the first call with this key, and whether it was made before."""
-        found = self.find(place, body)
+        found = self.find(place, fingerprint)
         if isinstance(found, Answer):
             return found, True
         if found is None:
             task = asyncio.ensure_future(self._work(place, work))
-            self.begin(place, body, task)
+            self.begin(place, fingerprint, task)
             return await asyncio.shield(task), False
         return await asyncio.shield(found), True
 
@@ -105,12 +103,8 @@ def _refusal(problem: Problem | None) -> Answer | None:
     return None if problem is None else Answer(problem.status, bytes(problem.response().body))
 
 
-def _same(known: bytes, body: bytes, found: Any) -> Any:
-    if known != _fingerprint(body):
+def _same(known: bytes, fingerprint: bytes, found: Any) -> Any:
+    if known != fingerprint:
         text = "the Idempotency-Key was used with another body: use another key for it"
         raise Problem(422, "key_reused", text)
     return found
-
-
-def _fingerprint(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter as Counts
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _NODE_FIGURES = {
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 STATES = ("running", "paused")
+_CODE = re.compile(r"[a-z_0-9]{1,40}\Z")
+"""A code of ours; a text of a client's would make a time series of its own."""
 
 
 class Metrics:
@@ -84,6 +87,7 @@ class Metrics:
         self.seconds.labels(route).observe(seconds)
         self.answers += 1
         if code:
+            code = code if _CODE.match(code) else "other"
             self.rejected[code] += 1
             self.refused.labels(code).inc()
 
@@ -109,15 +113,28 @@ class Metrics:
             "sessions_live": (service.table.live, "Sessions in memory"),
             "sessions_memory_bytes": (service.table.memory, "Memory of sessions, as last measured"),
             "draining": (int(service.draining), "Whether new work is refused"),
+            "held_bytes": (service.memory.held, "Memory that requests make the service hold"),
+            "spooled_bytes": (service.disk.held, "Uploads on their way, on disk"),
             "ready": (int(service.isolation is not None), "Whether sandboxes can be opened"),
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"atoll_{name}", text, value=value)
         states = Counts(one.state for one in service.sessions.all())
         yield _labelled("sessions", "Sessions", "state", {one: states[one] for one in STATES})
+        yield _rejections(service)
         yield from _of_tiers(service.pool_stats())
         if service.fleet is not None:
             yield from _of_nodes(service.fleet.describe()["nodes"])
+
+
+def _rejections(service: Service) -> CounterMetricFamily:
+    """Return how often there was no room for what a request brings, by budget and reason."""
+    text = "Requests for whose bytes there was no room"
+    family = CounterMetricFamily("atoll_held_rejections", text, labels=["budget", "reason"])
+    for budget, name in ((service.memory, "memory"), (service.disk, "disk")):
+        for reason, times in budget.rejected.items():
+            family.add_metric([name, reason], times)
+    return family
 
 
 def known_method(method: str) -> str:

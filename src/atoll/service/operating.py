@@ -97,6 +97,8 @@ async def detailed(call: Call) -> Response:
         "draining": service.draining,
         "problems": problems + missing,
         "sandbox": sandbox,
+        "memory": service.memory.describe(),
+        "disk": service.disk.describe(),
     }
     response = as_json(answer, 503 if problems else 200)
     response.headers["x-health-status"] = status

@@ -16,7 +16,6 @@ from atoll import command as commands
 from atoll.sandbox import check_code
 from atoll.service import reach, shapes
 from atoll.service.calls import NDJSON, SSE, EventResponse, as_json, nothing, raw_json, until_gone
-from atoll.service.executions import Execution
 from atoll.service.idempotency import Answer
 from atoll.service.problems import Problem, encode
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     from atoll.sandbox import BaseSandbox
     from atoll.service.calls import Call
-    from atoll.service.executions import Event
+    from atoll.service.executions import Event, Execution
 
     Work = Callable[[Execution], Coroutine[Any, Any, dict[str, Any]]]
 
@@ -35,12 +34,14 @@ _MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,64}/[A-Za-z0-9.+-]{1,64}\Z")
 
 async def run(call: Call) -> Response:
     """Run code in a fresh sandbox, which is destroyed at its end."""
-    body = await call.body()
-    given = shapes.read(body, shapes.Run)
+    given = await call.json(shapes.Run)
     check_code(given.code)
     service = call.service
     config, callbacks = service.prepare(
-        given.config(call.principal.quota, **reach.wanted(given, service.settings)), given.asks()
+        given.config(
+            call.principal.quota, service.settings, **reach.wanted(given, service.settings)
+        ),
+        given.asks(),
     )
     config = await service.contexts.give(call.principal, config, callbacks, given.context)
     files = [shapes.file_bytes(one) for one in given.files]
@@ -54,24 +55,22 @@ async def run(call: Call) -> Response:
             execution, config, given.code, callbacks=callbacks, files=files, finish=finish
         )
 
-    return await _respond(call, None, body, work, detach=given.detach)
+    return await _respond(call, None, work, detach=given.detach)
 
 
 async def execute(call: Call) -> Response:
     """Run a cell in a session."""
-    body = await call.body()
-    given = shapes.read(body, shapes.Cell)
+    given = await call.json(shapes.Cell)
     check_code(given.code)
-    return await _in_session(call, body, "execute", given.code, given)
+    return await _in_session(call, "execute", given.code, given)
 
 
 async def shell(call: Call) -> Response:
     """Run a shell command in a session."""
-    body = await call.body()
-    given = shapes.read(body, shapes.Command)
+    given = await call.json(shapes.Command)
     command, options = commands.from_params(msgspec.structs.asdict(given))
     commands.to_params(command, options)  # so that what cannot be run is refused at once
-    return await _in_session(call, body, "shell", command, given, **options)
+    return await _in_session(call, "shell", command, given, **options)
 
 
 async def show(call: Call) -> Response:
@@ -118,7 +117,6 @@ async def display(call: Call) -> Response:
 
 async def _in_session(
     call: Call,
-    body: bytes,
     verb: str,
     text: commands.Command,
     given: shapes.Cell | shapes.Command,
@@ -137,23 +135,21 @@ async def _in_session(
             execution, hosted, text, verb=verb, timeout_ms=limit, **options
         )
 
-    return await _respond(call, hosted.id, body, work, detach=given.detach)
+    return await _respond(call, hosted.id, work, detach=given.detach)
 
 
-async def _respond(
-    call: Call, session: str | None, body: bytes, work: Work, *, detach: bool
-) -> Response:
+async def _respond(call: Call, session: str | None, work: Work, *, detach: bool) -> Response:
     """Start an execution, or find that of the same idempotency key; answer as the caller asks."""
     service, place = call.service, call.place
-    found = None if place is None else service.answers.find(place, body)
+    found = None if place is None else service.answers.find(place, call.fingerprint)
     if isinstance(found, Answer):
         return _replayed(call, found)
-    execution = found or Execution(call.principal, session, service.settings.event_bytes)
+    execution = found or service.executions.new(call.principal, session)
     if found is None:
         if place is not None:
             execution.key = hashlib.sha256(repr(place).encode()).hexdigest()
-            service.answers.begin(place, body, execution)
-        service.begin(execution, work(execution))
+            service.answers.begin(place, call.fingerprint, execution)
+        service.begin(execution, work(execution), call.held)
         if place is not None:
             assert execution.task is not None
             execution.task.add_done_callback(lambda _: _remember(call, place, execution))

@@ -24,6 +24,7 @@ from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, ConfigError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.log import SandboxLogger
 from atoll.service import clock
+from atoll.service.admission import Budget
 from atoll.service.blobs import blobs
 from atoll.service.carry_over import CarryOver
 from atoll.service.contexts import Contexts
@@ -38,7 +39,7 @@ from atoll.service.librechat.dialect import LibreChat
 from atoll.service.metrics import Metrics
 from atoll.service.objects import Objects
 from atoll.service.overview import Samples
-from atoll.service.problems import Problem, of_error
+from atoll.service.problems import Problem, encode, of_error
 from atoll.service.quotas import Quotas
 from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from atoll.command import Command, CommandOptions
     from atoll.daemon.concurrency import Slot
     from atoll.sandbox import BaseSandbox
+    from atoll.service.admission import Holding
     from atoll.service.executions import Execution
     from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
@@ -74,6 +76,7 @@ Finish = Callable[["BaseSandbox", dict[str, Any]], Awaitable[None]]
 Work = Coroutine[Any, Any, dict[str, Any]]
 SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
+LARGE_RESULT = 256 << 10
 NEVER = 10**9
 MOST_WAITING_THREADS = 64
 """File operations, searches and the like of one key that wait; further requests are refused."""
@@ -94,12 +97,14 @@ class Service:
     ) -> None:
         self.settings, self._opener, self.pool_stats = settings, opener, pool_stats
         self._runner, self.fleet = runner, fleet
+        self.memory = _budget(settings, "memory")
+        self.disk = _budget(settings, "spool", "disk")
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.streams = Streams(self.keys)
         self.answers = IdempotencyKeys(self.ledger)
         self.objects = Objects(blobs(settings), self.ledger)
-        self.executions = Executions(settings)
+        self.executions = Executions(settings, self.memory)
         self.runs = Runs(settings.folder, self.ledger)
         self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
@@ -235,6 +240,7 @@ class Service:
         try:
             async with session.in_turn() as box, self._slot(execution, session.waiter) as slot:
                 left = clock.time_left(limit, begun)
+                _reserve_output(execution, session.config)
                 execution.interrupt = session.cancel
                 execution.begin()
                 hosted.callbacks.call_client(execution, hosted.id, slot)
@@ -273,6 +279,7 @@ class Service:
         begun = time.monotonic()
         async with self._slot(execution, Waiter()) as slot:
             left = clock.time_left(config.timeout_ms, begun)
+            _reserve_output(execution, config)
             callbacks.call_client(execution, execution.id, slot)
             if self._runner is not None and not files and finish is None:
                 execution.begin()
@@ -316,8 +323,12 @@ class Service:
             execution.emit("queued", position=place)
         return self.limit.slot(waiter)
 
-    def begin(self, execution: Execution, work: Work) -> None:
-        """Start an execution: its quota is counted, and its end is told to its readers."""
+    def begin(self, execution: Execution, work: Work, inputs: Holding | None = None) -> None:
+        """Start an execution: its quota is counted, and its end is told to its readers.
+
+        `inputs` is what the request holds that asks for it: code, files, a context.
+        """
+        execution.inputs = None if inputs is None else inputs.share()
         execution.on_call = lambda outcome: self.metrics.tool_calls.labels(outcome).inc()
         task = asyncio.ensure_future(self._carry_out(execution, work))
         self.executions.start(execution, task)
@@ -337,10 +348,17 @@ class Service:
                 _LOG.error("an execution failed: %s", type(exc).__name__, exc_info=exc)
             execution.finish(problem.status, problem.as_json())
         else:
-            execution.finish(200, answer)
+            await self._finish(execution, answer)
         finally:
             work.close()  # it may never have begun
             self.traces.executed(execution)
+
+    async def _finish(self, execution: Execution, answer: dict[str, Any]) -> None:
+        """End an execution with its result; a large one is encoded in a thread."""
+        texts = sum(len(one) for one in answer.values() if isinstance(one, str))
+        large = texts > LARGE_RESULT or execution.displays
+        body = await asyncio.to_thread(encode, answer) if large else encode(answer)
+        execution.finish(200, body)
 
     @contextlib.asynccontextmanager
     async def _counted_everywhere(self, execution: Execution) -> AsyncIterator[None]:
@@ -402,3 +420,16 @@ class Service:
             cut_off = functools.partial(self.fleet.part_from_cut_off, self)
             steps += [self.refresh, self.share_keys, cut_off]
         return tuple(steps)
+
+
+def _reserve_output(execution: Execution, config: SandboxConfig) -> None:
+    """Hold what the output of code that begins may take; its result takes the place of it."""
+    policy = config.policy
+    execution.held.grow(policy.stdout_max_bytes + policy.stderr_max_bytes)
+
+
+def _budget(settings: ServiceSettings, name: str, where: str = "") -> Budget:
+    """Return the budget of two settings: one for all tenants, and one for each."""
+    total, each = f"{name}_bytes", f"tenant_{name}_bytes"
+    limits = (total, getattr(settings, total)), (each, getattr(settings, each))
+    return Budget(*limits, where or name)

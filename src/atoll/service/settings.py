@@ -76,8 +76,19 @@ class ServiceSettings:
     max_body_bytes: int = 40 << 20
     max_upload_bytes: int = 150 << 20
     max_context_bytes: int = 1 << 30
+    memory_bytes: int = 1 << 30
+    """What requests of all tenants may make the process hold: bodies, outputs, results."""
+    tenant_memory_bytes: int = 256 << 20
+    """What requests of one tenant may make it hold."""
+    spool_bytes: int = 8 << 30
+    """What uploads that are on their way may take on disk, of all tenants."""
+    tenant_spool_bytes: int = 2 << 30
+    max_output_bytes: int = 8 << 20
+    """What a request may ask for of stdout, and of stderr."""
     body_seconds: float = 30
     """How long a JSON body may take to arrive; a file may take ten times as long."""
+    body_bytes_per_second: int = 4 << 10
+    """What a client has to send of a file, on average over each `body_seconds`."""
     header_seconds: float = 10
     stall_seconds: float = 120
     """How long a client may take nothing of what is sent to it."""

@@ -22,6 +22,7 @@ from atoll.wire.options import HANDLERS, SERVICE_NAMES
 if TYPE_CHECKING:
     from atoll.network import NetworkUse
     from atoll.service.keys import Quota
+    from atoll.service.settings import ServiceSettings
     from atoll.types import ExecuteResponse, SandboxResult
 
 T = TypeVar("T")
@@ -29,11 +30,12 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.(?P<at>\w+)
 MAX_METADATA, MAX_METADATA_TEXT = 16, 256
 MAX_TOOLS = 500
 MAX_ENV = 256
-MOST = {
-    "stdout_max_bytes": 256 << 20, "stderr_max_bytes": 256 << 20, "max_output_length": 256 << 20,
-    "max_state_bytes": 512 << 20, "max_concurrency": 256,
-}  # fmt: skip
+MOST = {"max_state_bytes": 512 << 20, "max_concurrency": 256}
 """What a request may ask for of the service's own memory and threads."""
+OUTPUTS = ("stdout_max_bytes", "stderr_max_bytes", "max_output_length")
+"""What it may ask for within the setting `max_output_bytes`."""
+USUAL_OUTPUT_BYTES = 4 << 20
+"""What is kept of stdout, and of stderr, unless a request says otherwise."""
 JUDGED = ("timeout_ms", "packages", "allow_source")
 """Options that the key's quota and the operator's lists decide."""
 _CALLBACKS = tuple(name.removeprefix("on_") for name in HANDLERS)
@@ -101,7 +103,7 @@ class Sandbox(Body, kw_only=True):
     tools: list[dict[str, Any]] = []
     callbacks: list[str] = []
 
-    def config(self, quota: Quota, **fields: Any) -> SandboxConfig:
+    def config(self, quota: Quota, settings: ServiceSettings, **fields: Any) -> SandboxConfig:
         """Return the configuration; 403 for what the key may not have, never silently less."""
         limits = msgspec.structs.asdict(self.policy) if self.policy is not None else {}
         given = {name: one for name, one in limits.items() if one is not UNSET}
@@ -110,11 +112,13 @@ class Sandbox(Body, kw_only=True):
         if self.template is not None and self.template not in TIERS:
             known = ", ".join(TIERS)
             raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")
-        policy = ExecutionPolicy(env=self.env, **given)
+        usual = min(USUAL_OUTPUT_BYTES, settings.max_output_bytes)
+        outputs = {"stdout_max_bytes": usual, "stderr_max_bytes": usual}
+        policy = ExecutionPolicy(env=self.env, **{**outputs, **given})
         memory, most = policy.memory_bytes, quota.memory_bytes
         if most is not None and (memory is None or memory > most):
             raise Problem(403, "quota", f"the key may have policy.memory_bytes of at most {most:,}")
-        for name, limit in MOST.items():
+        for name, limit in (MOST | dict.fromkeys(OUTPUTS, settings.max_output_bytes)).items():
             value = getattr(self, name, None) or getattr(policy, name, None)
             if value is not None and value > limit:
                 raise Problem(403, "quota", f"{name} may be at most {limit:,}")

@@ -79,7 +79,7 @@ async def list_all(call: Call) -> Response:
 
 async def send_signal(call: Call) -> Response:
     """Send SIGKILL or SIGTERM to a process and all that it started."""
-    hosted, given = call.service.e2b.sandbox(call), wire.parse(await call.body())
+    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
     number = _SIGNALS.get(wire.text_of(given, "signal"))
     if number is None:
         raise Problem(400, "invalid", f"signal is one of {', '.join(_SIGNALS)}")
@@ -89,7 +89,7 @@ async def send_signal(call: Call) -> Response:
 
 async def send_input(call: Call) -> Response:
     """Write to a process's standard input."""
-    hosted, given = call.service.e2b.sandbox(call), wire.parse(await call.body())
+    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
     process = await _process(hosted, given)
     await hosted.processes.write(process, _data(given.get("input")), end=False)
     return as_json({})
@@ -109,14 +109,14 @@ async def stream_input(call: Call) -> Response:
 
 async def close_input(call: Call) -> Response:
     """Close a process's standard input."""
-    hosted, given = call.service.e2b.sandbox(call), wire.parse(await call.body())
+    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
     await hosted.processes.write(await _process(hosted, given), b"", end=True)
     return as_json({})
 
 
 async def update(call: Call) -> Response:
     """Change the size of a process's terminal."""
-    hosted, given = call.service.e2b.sandbox(call), wire.parse(await call.body())
+    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
     process = await _process(hosted, given)
     if not process.has_terminal:
         raise Problem(400, "invalid", "the process has no terminal (pty)")

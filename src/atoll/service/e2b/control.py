@@ -57,8 +57,7 @@ class Timeout(Struct, kw_only=True):
 
 async def create(call: Call) -> Response:
     """Open a sandbox, which is a session."""
-    body = await call.body()
-    given = shapes.read(body, NewSandbox)
+    given = await call.json(NewSandbox)
     _check_supported(given)
     service, principal = call.service, call.principal
     hosts = list(service.settings.session_hosts) if given.allow_internet_access else []
@@ -75,7 +74,10 @@ async def create(call: Call) -> Response:
 
     async def work() -> tuple[int, Any]:
         config, callbacks = service.prepare(
-            asked.config(principal.quota, **reach.wanted(asked, service.settings)), asked.asks()
+            asked.config(
+                principal.quota, service.settings, **reach.wanted(asked, service.settings)
+            ),
+            asked.asks(),
         )
         if snapshot is not None:
             path = await service.objects.fetch(principal, "state", snapshot["id"])
@@ -87,7 +89,7 @@ async def create(call: Call) -> Response:
         await service.announce()
         return 201, _sandbox(call, hosted)
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def connect(call: Call) -> Response:

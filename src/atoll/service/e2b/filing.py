@@ -213,7 +213,7 @@ async def _of_form(call: Call, kind: str, body: AsyncIterator[bytes]) -> list[tu
 
 
 async def _message(call: Call) -> tuple[dict[str, Any], HostedSession]:
-    return wire.parse(await call.body()), call.service.e2b.sandbox(call)
+    return await call.decoded(wire.parse), call.service.e2b.sandbox(call)
 
 
 async def _described(hosted: HostedSession, path: str) -> Response:

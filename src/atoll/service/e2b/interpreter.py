@@ -18,7 +18,6 @@ from starlette.responses import Response
 from atoll.sandbox import check_code
 from atoll.service.calls import EventResponse, as_json, nothing
 from atoll.service.e2b.paths import HOME, absolute
-from atoll.service.executions import Execution
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode
 from atoll.types import stderr_with_error
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.service.calls import Call
-    from atoll.service.executions import Event
+    from atoll.service.executions import Event, Execution
     from atoll.service.hosted import HostedSession
     from atoll.types import Display
 
@@ -80,12 +79,13 @@ async def execute(call: Call) -> Response:
     check_code(given.code)
     text = given.code if verb == "shell" else _cell(call, hosted, given)
     service = call.service
-    execution = Execution(call.principal, hosted.id, service.settings.event_bytes)
+    execution = service.executions.new(call.principal, hosted.id)
     hosted.history.add(execution, verb, given.code)
     options: dict[str, Any] = {"env": given.env_vars or {}} if verb == "shell" else {}
     service.begin(
         execution,
         service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=None, **options),
+        call.held,
     )
     lines = _lines(execution, hosted, service.settings.keepalive_seconds)
     return EventResponse(call, lines, lambda: service.spawn(execution.cancel()))

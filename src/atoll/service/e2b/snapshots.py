@@ -35,8 +35,7 @@ class NewSnapshot(Struct, kw_only=True):
 
 async def create(call: Call) -> Response:
     """Save a sandbox, which goes on running."""
-    body = await call.body()
-    given = shapes.read(body, NewSnapshot)
+    given = await call.json(NewSnapshot)
     if given.memory is False:
         raise Problem(400, "unsupported", "a snapshot has variables and files: leave `mode` out")
     hosted = call.session
@@ -57,7 +56,7 @@ async def create(call: Call) -> Response:
         kept = await keep_state(call, blob, snapshot={"name": name, **facts})
         return 201, _snapshot(kept)
 
-    return await call.once(body, work)
+    return await call.once(work)
 
 
 async def list_all(call: Call) -> Response:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from atoll.service.calls import EventResponse
+from atoll.service.calls import EventResponse, check_structure
 from atoll.service.problems import Problem, encode
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[di
     """Yield the messages of a streamed request as they come; 400 if they cannot be read."""
     rest = b""
     async for piece in call.pieces("max_body_bytes", seconds=seconds):
+        call.held.resize(len(rest) + len(piece))
         rest, at = rest + piece, 0
         while len(rest) - at >= _HEAD.size:
             flags, length = _HEAD.unpack_from(rest, at)
@@ -77,6 +78,7 @@ async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[di
                 break
             at += _HEAD.size + length
             if not flags & _LAST:
+                check_structure(rest[at - length : at])
                 yield parse(rest[at - length : at])
         rest = rest[at:]
     if rest:
@@ -85,10 +87,14 @@ async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[di
 
 async def message(call: Call) -> dict[str, Any]:
     """Return the only message of a streamed request; 400 if there are none or several."""
-    found = [one async for one in messages(call)]
-    if len(found) != 1:
+    found: dict[str, Any] | None = None
+    async for one in messages(call):
+        if found is not None:
+            raise Problem(400, "invalid", "the request has one message, not several")
+        found = one
+    if found is None:
         raise Problem(400, "invalid", "the request has one message")
-    return found[0]
+    return found
 
 
 def parse(body: bytes) -> dict[str, Any]:

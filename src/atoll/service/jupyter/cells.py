@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from atoll import __version__, notebook
 from atoll.notebook import CellResult, Printed
 from atoll.sandbox import check_code
-from atoll.service.executions import Execution
 from atoll.service.jupyter.messages import VERSION
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from atoll.service.executions import Execution
     from atoll.service.jupyter.kernel import Kernel
     from atoll.service.jupyter.messages import KernelMessage
     from atoll.service.keys import Principal
@@ -134,7 +134,7 @@ def _begin(
 ) -> Execution:
     """Start code in the session, under the limits that all executions have."""
     service, hosted = kernel.service, kernel.hosted
-    execution = Execution(principal, hosted.id, service.settings.event_bytes)
+    execution = service.executions.new(principal, hosted.id)
     if keep:
         hosted.history.add(execution, "execute", code)
     work = service.run_in_session(execution, hosted, code, verb="execute", timeout_ms=timeout_ms)

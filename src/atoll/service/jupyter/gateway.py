@@ -50,7 +50,10 @@ class Gateway:
         service = self._service
         asked = shapes.NewSession(template=None if name == DEFAULT else name, env=env)
         config, callbacks = service.prepare(
-            asked.config(principal.quota, **reach.wanted(asked, service.settings)), asked.asks()
+            asked.config(
+                principal.quota, service.settings, **reach.wanted(asked, service.settings)
+            ),
+            asked.asks(),
         )
         life = shapes.Life(metadata={"client": "jupyter"})
         hosted = await service.sessions.open(principal, config, callbacks, life)

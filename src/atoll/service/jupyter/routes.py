@@ -9,7 +9,6 @@ from starlette.responses import Response
 
 from atoll import __version__
 from atoll.pool.tiers import TIERS
-from atoll.service import shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.jupyter.gateway import DEFAULT, PREFIX
 from atoll.service.problems import encode, not_found
@@ -57,7 +56,7 @@ async def list_kernels(call: Call) -> Response:
 
 async def start(call: Call) -> Response:
     """Start a kernel."""
-    given = shapes.read(await call.body(), NewKernel)
+    given = await call.json(NewKernel)
     # Gateway clients send variables named KERNEL_*, which are about their own machine.
     env = {k: v for k, v in (given.env or {}).items() if not k.startswith("KERNEL_")}
     kernel = await call.service.gateway.start(call.principal, given.name or DEFAULT, env)

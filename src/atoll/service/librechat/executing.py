@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -13,7 +13,6 @@ from starlette.responses import Response
 from atoll.sandbox import check_code
 from atoll.service import shapes
 from atoll.service.calls import as_json, until_gone
-from atoll.service.executions import Execution
 from atoll.service.librechat import wire
 from atoll.service.librechat.stubs import bash_cell
 from atoll.service.librechat.workspace import Workspace
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.service.calls import Call
+    from atoll.service.executions import Execution
     from atoll.service.keys import Principal
 
+T = TypeVar("T")
 DEFAULT_TIMEOUT_MS = 120_000.0
 LEAST_TIMEOUT_MS = 1_000.0
 SPACE_SECONDS = 3.0
@@ -39,15 +40,15 @@ MAX_BODY_BYTES = 50 << 20
 async def execute(call: Call) -> Response:
     """Run code; the answer has its output and its files. A guest's failure is in stderr."""
     check_workspace(call)
-    given: wire.Exec = wire.read(await body(call), wire.Exec)
+    given = await read(call, wire.Exec)
     language = given.check()
     code = given.code if language == "py" else bash_cell(given.code, given.arguments)
     check_code(code)
     workspace = Workspace(call.service, call.principal, given)
     config, callbacks = prepare(call, given, {"tools": [], "asks": []}, timeout(given, call))
-    execution = Execution(call.principal, None, call.service.settings.event_bytes)
+    execution = call.service.executions.new(call.principal, None)
     work = Work(workspace, config, callbacks, code)
-    call.service.begin(execution, work.carry_out(call, execution))
+    call.service.begin(execution, work.carry_out(call, execution), call.held)
     return SpacedResponse(call, execution, workspace)
 
 
@@ -80,7 +81,7 @@ def prepare(
     quota = call.principal.quota
     if quota.memory_bytes is not None:
         asked.policy = shapes.Policy(memory_bytes=min(quota.memory_bytes, 1 << 30))
-    return call.service.prepare(asked.config(quota), asks)
+    return call.service.prepare(asked.config(quota, call.service.settings), asks)
 
 
 def timeout(given: wire.Exec, call: Call) -> float:
@@ -89,9 +90,9 @@ def timeout(given: wire.Exec, call: Call) -> float:
     return float(min(max(asked, LEAST_TIMEOUT_MS), call.principal.quota.timeout_ms))
 
 
-async def body(call: Call) -> bytes:
-    """Return a JSON body; the results of tools come in it, so it may be large."""
-    return b"".join([piece async for piece in call.pieces(MAX_BODY_BYTES)])
+async def read(call: Call, shape: type[T]) -> T:
+    """Return a JSON body in its shape; the results of tools come in it, so it may be large."""
+    return await call.decoded(lambda body: wire.read(body, shape), MAX_BODY_BYTES)
 
 
 def check_workspace(call: Call) -> None:

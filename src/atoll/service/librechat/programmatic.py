@@ -100,10 +100,9 @@ class Continuations:
 async def programmatic(call: Call) -> Response:
     """Run code with the client's tools, or go on with what they returned."""
     executing.check_workspace(call)
-    body = await executing.body(call)
-    given: wire.Programmatic = wire.read(body, wire.Programmatic)
+    given = await executing.read(call, wire.Programmatic)
     if given.continuation_token is not None:
-        return executing.answered(call, await _continue(call, given, body))
+        return executing.answered(call, await _continue(call, given))
     call.service.require_accepting()
     run = _start(call, given)
     return executing.answered(call, await _until_answer(call, run))
@@ -111,7 +110,7 @@ async def programmatic(call: Call) -> Response:
 
 async def cancel(call: Call) -> Response:
     """Cancel a request by the id that its header had; it may still be on its way."""
-    given: wire.Cancel = wire.read(await executing.body(call), wire.Cancel)
+    given = await executing.read(call, wire.Cancel)
     user = executing.user_key(call.principal)
     run = call.service.librechat.continuations.cancelled(user, given.request_id)
     if run is not None and run.done:
@@ -129,7 +128,8 @@ def _start(call: Call, given: wire.Programmatic) -> ToolRun:
     check_code(code)
     limit = executing.timeout(given, call)
     settings = call.service.settings
-    run = ToolRun(call.principal, settings.event_bytes, limit / 1000)
+    held = call.service.memory.admit(call.principal, 0, "the calls and the result of a program")
+    run = ToolRun(call.principal, settings.event_bytes, limit / 1000, held)
     user, ident = executing.user_key(call.principal), call.request.headers.get(_HEADER)
     call.service.librechat.continuations.name(user, ident, run)
     run.workspace = workspace = Workspace(call.service, call.principal, given)
@@ -137,24 +137,24 @@ def _start(call: Call, given: wire.Programmatic) -> ToolRun:
     longest = call.principal.quota.timeout_ms  # the run has a clock of its own
     config, callbacks = executing.prepare(call, given, asks, longest)
     work = executing.Work(workspace, config, callbacks, code, setup)
-    call.service.begin(run, work.carry_out(call, run))
+    call.service.begin(run, work.carry_out(call, run), call.held)
     return run
 
 
-async def _continue(call: Call, given: wire.Programmatic, body: bytes) -> dict[str, Any]:
+async def _continue(call: Call, given: wire.Programmatic) -> dict[str, Any]:
     user = executing.user_key(call.principal)
     found = call.service.librechat.continuations.get(given.continuation_token or "", user)
     results = given.tool_results or []
     if not 0 < len(results) <= MOST_CALLS:
         raise Problem(400, "invalid", f"tool_results: from 1 to {MOST_CALLS}")
     if found.answer is not None:
-        if found.body != _digest(body):
+        if found.body != call.fingerprint:
             raise Problem(409, "in_use", "the continuation_token was used with other results")
         if not found.answer.done():
             raise Problem(409, "in_use", "another continuation of this execution runs")
         return found.answer.result()
     found.run.answer_calls(results)
-    found.body, found.answer = _digest(body), asyncio.get_running_loop().create_future()
+    found.body, found.answer = call.fingerprint, asyncio.get_running_loop().create_future()
     ident = call.request.headers.get(_HEADER)
     call.service.librechat.continuations.name(user, ident, found.run)
     answer = await _until_answer(call, found.run)
@@ -189,5 +189,5 @@ def _ended(run: ToolRun) -> dict[str, Any]:
     return {"status": "error", "error": error, **known}
 
 
-def _digest(text: str | bytes) -> bytes:
-    return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()

@@ -21,6 +21,7 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.service.admission import Holding
     from atoll.service.keys import Principal
     from atoll.service.librechat.wire import ToolResult
     from atoll.service.librechat.workspace import Workspace
@@ -54,8 +55,10 @@ class Batch:
 class ToolRun(Execution):
     """An execution whose tools the client has. Its time limit stands still while it waits."""
 
-    def __init__(self, principal: Principal, event_bytes: int, seconds: float) -> None:
-        super().__init__(principal, None, event_bytes)
+    def __init__(
+        self, principal: Principal, event_bytes: int, seconds: float, held: Holding
+    ) -> None:
+        super().__init__(principal, None, event_bytes, held)
         self.batches: list[Batch] = []
         self.workspace: Workspace
         self.timed_out = self.abandoned = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,7 @@ from atoll.service.problems import Problem, encode
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+T = TypeVar("T")
 PROFILES = ("default", "stateful")
 PROFILE_HEADER = "x-codeapi-execution-profile"
 LANGUAGES = {"py": "py", "python": "py", "bash": "bash", "sh": "bash"}
@@ -62,7 +63,8 @@ class Exec(Struct):
         if not self.code:
             raise Problem(400, "invalid", "code is required")
         if self.lang not in LANGUAGES:
-            raise Problem(400, f"Unsupported language: {self.lang[:50]}", "use py or bash")
+            error = f"Unsupported language: {self.lang[:50]}"
+            raise Problem(400, "unsupported_language", "use py or bash", error=error)
         hint = self.runtime_session_hint
         if hint is not None and not _HINT.match(hint):
             raise Problem(400, "invalid", "runtime_session_hint is not valid")
@@ -106,7 +108,7 @@ class Cancel(Struct):
     request_id: str = ""
 
 
-def read(body: bytes, shape: type[Any]) -> Any:
+def read(body: bytes, shape: type[T]) -> T:
     """Return a body in its shape; 400 if it is not."""
     try:
         return msgspec.json.decode(body, type=shape)
@@ -125,7 +127,10 @@ def profile(request: Request) -> str:
 
 def refusal(problem: Problem, request_id: str) -> Response:
     """Return a problem as LibreChat reads it."""
-    body: dict[str, Any] = {"error": problem.code, "message": problem.detail}
+    body: dict[str, Any] = {
+        "error": problem.more.get("error", problem.code),
+        "message": problem.detail,
+    }
     headers = {PROFILE_HEADER: "default", "x-request-id": request_id}
     body.update({name: one for name, one in problem.more.items() if name.endswith("_profile")})
     if problem.retry_after is not None:

@@ -1,0 +1,281 @@
+"""What one tenant makes the service hold in memory: counted, bounded, and never another's loss.
+
+Each test does what an attack did, and looks at three things: what the service's budget says, what
+the process takes, and whether another tenant is served.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from clients import Api, connect
+from own_service import OwnService
+
+from atoll.service.admission import Budget
+from atoll.service.keys import SCOPES, Principal
+from atoll.service.problems import Problem
+
+MIB = 1 << 20
+TOTAL, EACH = 96 * MIB, 32 * MIB
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A service with a small budget, so that an attack is small too."""
+    service = OwnService(
+        tmp_path_factory.mktemp("small"), tier="bare", memory_bytes=TOTAL,
+        tenant_memory_bytes=EACH, max_output_bytes=4 * MIB, body_seconds=5,
+    )  # fmt: skip
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def evil(small, request):
+    tenant = f"e{abs(hash(request.node.nodeid))}"
+    with Api(small, small.add_key(tenant=tenant, scopes=SCOPES)) as api:
+        yield api
+        for one in api.get("/api/v1/sessions?limit=200").json()["items"]:
+            api.delete(f"/api/v1/sessions/{one['id']}")
+
+
+@pytest.fixture
+def good(small):
+    with Api(small, small.add_key(tenant="good", scopes=SCOPES)) as api:
+        yield api
+
+
+def resident() -> int:
+    """Bytes that this process, which has the service in it, takes."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Peak:
+    """Watches the service's figures from a thread of its own, until the block ends."""
+
+    def __init__(self, service: OwnService) -> None:
+        self._budget, self._over = service.service.memory, threading.Event()
+        self._first = resident()
+        self.held = self.grown = 0
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc):
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self):
+        while not self._over.wait(0.02):
+            self.held = max(self.held, self._budget._held)
+            self.grown = max(self.grown, resident() - self._first)
+
+
+def is_served(client: Api) -> bool:
+    return client.post("/api/v1/run", json={"code": "6 * 7"}).json().get("value") == 42
+
+
+def at_once(number: int, work):
+    with ThreadPoolExecutor(number) as pool:
+        return list(pool.map(work, range(number)))
+
+
+def until(check, seconds=30):
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def held(service: OwnService, tenant: str) -> int:
+    return service.call(lambda: service.service.memory.held_by(tenant))
+
+
+def tenant_of(client: Api) -> str:
+    return client.get("/api/v1/whoami").json()["tenant"]
+
+
+def principal(tenant: str = "t") -> Principal:
+    return Principal(key=tenant, tenant=tenant)
+
+
+def budget(total: int = 100, each: int = 40) -> Budget:
+    return Budget(("memory_bytes", total), ("tenant_memory_bytes", each), "memory")
+
+
+def test_a_budget_refuses_before_it_counts_and_says_why():
+    made = budget()
+    first = made.admit(principal("a"), 30, "a body")
+    with pytest.raises(Problem) as full:
+        made.admit(principal("a"), 11, "a body")
+    assert (full.value.status, full.value.retry_after) == (429, 2)
+    assert "the key has 40 bytes in all" in full.value.detail
+    with pytest.raises(Problem) as never:
+        made.admit(principal("a"), 41, "a body")
+    assert never.value.status == 413
+    assert "a body of 41 bytes" in never.value.detail
+    assert "ATOLL_SERVE_TENANT_MEMORY_BYTES" in never.value.detail
+    others = [made.admit(principal(name), 35, "a body") for name in ("b", "c")]
+    with pytest.raises(Problem) as crowded:
+        made.admit(principal("d"), 1, "a body")
+    assert (crowded.value.status, crowded.value.code) == (503, "memory")
+    assert made.rejected == {"tenant": 1, "too_large": 1, "process": 1}
+    assert made.held == 100
+    first.release()
+    others[0].resize(5)
+    assert (made.held, made.held_by("a"), made.held_by("b")) == (40, 0, 5)
+
+
+def test_what_is_held_is_given_back_once_and_at_the_latest_with_its_object():
+    made = budget()
+    shared = made.admit("a", 10, "it").share()
+    shared.release()
+    assert made.held == 10
+    shared.release()
+    shared.release()
+    assert made.held == 0
+    forgotten = made.admit("a", 20, "it")
+    assert made.held == 20
+    del forgotten
+    assert made.held == 0
+
+
+def test_what_can_be_dropped_is_dropped_for_the_tenant_that_needs_room():
+    made, kept = budget(), []
+    made.reclaim.append(lambda tenant: bool(kept and (kept.pop().release() or tenant)))
+    kept += [made.admit("a", 20, "a result"), made.admit("a", 20, "a result")]
+    made.admit("a", 15, "a body").release()
+    assert len(kept) == 1
+
+
+def test_outputs_beyond_the_limit_are_refused_and_large_ones_are_counted(evil, good, small):
+    huge = {"code": "1", "policy": {"stdout_max_bytes": 256 * MIB}}
+    refused = evil.post("/api/v1/run", json=huge)
+    assert (refused.status_code, "at most 4,194,304" in refused.json()["detail"]) == (403, True)
+    code = "import sys\nfor n in range(40): print('\\0' * 100_000); print('y' * 100_000, file=sys.stderr)"
+    most = {"stdout_max_bytes": 4 * MIB, "stderr_max_bytes": 4 * MIB}
+    body = {"code": code, "max_output_length": 4 * MIB, "policy": most}
+    with Peak(small) as peak:
+        answers = at_once(8, lambda _: evil.post("/api/v1/run", json=body))
+        assert is_served(good)
+    assert {one.status_code for one in answers} <= {200, 429}
+    assert 200 in {one.status_code for one in answers}
+    assert peak.held <= TOTAL
+    assert peak.grown < 4 * TOTAL
+
+
+def test_a_body_of_many_values_is_refused_before_it_is_decoded(evil, good, small):
+    values = b"[" + b"[]," * 2_000_000 + b"[]]"
+    bodies = {
+        "/api/v1/run": b'{"code": "1", "context": {"value": %b}}',
+        "/api/v1/sessions": b'{"tools": [{"name": "f", "x": %b}]}',
+        "/api/v1/runs": b'{"question": "q", "model": "m", "context": {"value": %b}}',
+        "/v1/exec": b'{"code": "1", "args": %b}',
+    }
+    with Peak(small) as peak:
+        for path, body in bodies.items():
+            refused = evil.post(path, content=body % values)
+            assert refused.status_code == 413, (path, refused.text)
+            assert "values" in refused.text
+        assert is_served(good)
+    assert peak.grown < TOTAL
+    assert evil.post("/api/v1/run", content=b'{"code": ' + b"[" * 10**6).status_code == 400
+
+
+def test_bodies_that_wait_for_their_last_byte_are_counted_and_the_rest_refused(evil, good, small):
+    tenant, size, socks = tenant_of(evil), 10 * MIB, []
+    key = evil.headers["authorization"]
+    head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\nContent-Length: {size}\r\n\r\n"
+    statuses = []
+    for _ in range(5):
+        sock = connect(small)
+        socks.append(sock)
+        try:
+            sock.sendall(head.encode() + b" " * (size - 1))
+            sock.settimeout(0.3)
+            statuses.append(sock.recv(64)[9:12])
+        except TimeoutError:
+            statuses.append(b"waits")
+        except OSError:
+            statuses.append(b"closed")
+    assert statuses[:3] == [b"waits"] * 3
+    assert b"waits" not in statuses[3:]
+    assert 20 * MIB < held(small, tenant) <= EACH
+    assert is_served(good)
+    for sock in socks:
+        sock.close()
+    until(lambda: held(small, tenant) < MIB)
+
+
+def test_a_body_is_hardly_read_before_a_key_was_checked(small):
+    host = small.url.removeprefix("http://")
+    with Api(small, "") as nobody:
+        body = json.dumps({"key": "x" * 20_000})
+        refused = nobody.post("/console/login", content=body, headers={"origin": f"http://{host}"})
+        assert (refused.status_code, "8,192 bytes" in refused.json()["detail"]) == (413, True)
+
+
+@pytest.mark.parametrize("second", ["Transfer-Encoding: chunked", "Transfer-Encoding: identity"])
+def test_a_body_with_two_lengths_is_refused_and_the_connection_closed(small, second):
+    head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small.key}\r\nContent-Length: 12\r\n{second}\r\n\r\n"
+    with connect(small) as sock:
+        sock.sendall(head.encode() + b"0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_tenant_loses_its_own_oldest_results_first(tmp_path):
+    service = OwnService(tmp_path, tier="bare", kept_bytes=4 * MIB)
+    service.start()
+    try:
+        with (
+            Api(service, service.add_key(tenant="good")) as good,
+            Api(service, service.add_key(tenant="evil")) as evil,
+        ):
+            mine = good.post("/api/v1/run", json={"code": "'mine'", "detach": True}).json()["id"]
+            made = [
+                evil.post("/api/v1/run", json={"code": "print('x' * 400_000)", "detach": True})
+                for _ in range(12)
+            ]
+            for one in made:
+                until(
+                    lambda one=one: (
+                        evil.get(f"/api/v1/executions/{one.json()['id']}").status_code != 202
+                    )
+                )
+            assert good.get(f"/api/v1/executions/{mine}").json()["value"] == "mine"
+            assert evil.get(f"/api/v1/executions/{made[0].json()['id']}").status_code == 404
+            assert evil.get(f"/api/v1/executions/{made[-1].json()['id']}").status_code == 200
+    finally:
+        service.stop()
+
+
+def test_operators_see_what_is_held_and_what_was_refused(evil, small):
+    evil.post("/api/v1/run", content=b" " * (33 * MIB))
+    seen = evil.get("/health/detailed").json()
+    assert seen["memory"]["max_bytes"] == TOTAL
+    assert seen["memory"]["max_tenant_bytes"] == EACH
+    assert 0 <= seen["memory"]["held_bytes"] <= TOTAL
+    text = evil.get("/metrics").text
+    assert "atoll_held_bytes " in text
+    assert 'atoll_held_rejections_total{budget="memory",reason="too_large"}' in text
+
+
+def test_no_text_of_a_client_becomes_a_label(evil, small):
+    refused = evil.post("/v1/exec", json={"code": "1", "lang": "cobol-7"})
+    assert refused.json()["error"] == "Unsupported language: cobol-7"
+    text = evil.get("/metrics").text
+    assert "cobol" not in text
+    assert 'atoll_rejected_total{reason="unsupported_language"}' in text
