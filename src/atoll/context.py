@@ -10,15 +10,20 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import sys
 import warnings
 import weakref
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from atoll.errors import ConfigError
 from atoll.guest import context as guest_context
 from atoll.guest import values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 INLINE_LIMIT = 1 << 16
 _LONGEST_PATH = 255
@@ -26,7 +31,35 @@ _CHUNK = 1 << 24
 _CACHED_CHUNK = 1 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
+_FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
+_TWO_BYTES = re.compile("[^\x00-\xff]")
+
 _shared: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class TextShape:
+    """How many characters a UTF-8 file has, and how many bytes CPython keeps each with."""
+
+    length: int
+    width: int
+    ascii_only: bool
+
+    @property
+    def size(self) -> int:
+        """Bytes of all characters."""
+        return self.length * self.width
+
+    @classmethod
+    def of(cls, path: Path) -> TextShape:
+        """Measure a file, a part at a time; UnicodeDecodeError if it is not UTF-8."""
+        length, width, ascii_only = 0, 1, True
+        with path.open("rb") as file:
+            for text in _decoded(file):
+                length += len(text)
+                ascii_only = ascii_only and text.isascii()
+                width = max(width, _width_of(text))
+        return cls(length, width, ascii_only)
 
 
 class Context:
@@ -41,6 +74,8 @@ class Context:
         self._has_value = False
         self.files: tuple[tuple[int, str], ...] = ()
         """Of a text put together from files: where each begins, and its path, in order."""
+        self.tie: object = None
+        """What lives as long as any handle on the memory file: an owner may count by it."""
         self._finalizer = weakref.finalize(self, os.close, fd)
 
     @classmethod
@@ -68,6 +103,21 @@ class Context:
             fd = _memory_file()
             _copy(file.fileno(), fd, size)
         return cls(fd=_seal(fd, size, 1), width=1, length=size, ascii_only=True, json_text=False)
+
+    @classmethod
+    def from_utf8(cls, path: Path, shape: TextShape, *, json_text: bool = False) -> Context:
+        """Make a context of a UTF-8 file, as it was measured, without ever holding all of it."""
+        fd = _memory_file()
+        try:
+            with path.open("rb") as file:
+                _write_decoded(fd, file, guest_context.CODECS[shape.width])
+            _seal(fd, shape.size, shape.width)
+        except BaseException:
+            os.close(fd)
+            raise
+        ascii_only = shape.ascii_only
+        return cls(fd=fd, width=shape.width, length=shape.length, ascii_only=ascii_only,
+                   json_text=json_text)  # fmt: skip
 
     @classmethod
     def _from_characters(cls, text: str, *, json_text: bool) -> Context:
@@ -102,6 +152,13 @@ class Context:
         """Bytes of the mapping, the terminating NUL included."""
         return (self.length + 1) * self.width
 
+    def to_json(self) -> bytes:
+        """Return the text or data as JSON, read from the memory file."""
+        size = self.length * self.width
+        data = b"".join(os.pread(self.fd, _CHUNK, at) for at in range(0, size, _CHUNK))
+        text = data[:size].decode(guest_context.CODECS[self.width], "surrogatepass")
+        return (text if self._json else json.dumps(text)).encode("utf-8", "surrogatepass")
+
     def describe(self) -> dict[str, Any]:
         """What the guest is told: how to read the file, whose descriptor it is sent."""
         return {
@@ -120,11 +177,12 @@ class Context:
             ascii_only=self._ascii,
             json_text=self._json,
         )
-        twin.files = self.files
+        twin.files, twin.tie = self.files, self.tie
         return twin.keep(self._value) if self._has_value else twin
 
     def close(self) -> None:
         """Close the memory file; sandboxes that have mapped it keep their mapping."""
+        self.tie = None
         self._finalizer()
 
 
@@ -245,6 +303,32 @@ def _write_encoded(fd: int, text: str, width: int, codec: str) -> bool:
             return False
         _write_all(fd, memoryview(data))
     return True
+
+
+def _width_of(text: str) -> int:
+    if text.isascii():
+        return 1
+    return 4 if _FOUR_BYTES.search(text) else 2 if _TWO_BYTES.search(text) else 1
+
+
+def _write_decoded(fd: int, file: BinaryIO, codec: str) -> None:
+    errors = "strict" if codec == guest_context.CODECS[1] else "surrogatepass"
+    for text in _decoded(file):
+        _write_all(fd, memoryview(text.encode(codec, errors)))
+
+
+def _decoded(file: BinaryIO) -> Iterator[str]:
+    """Yield the text of a UTF-8 file in parts; a lone surrogate is a character.
+
+    Python's incremental decoder refuses a surrogate of which the last byte has not been read.
+    """
+    rest = b""
+    while data := file.read(_CACHED_CHUNK):
+        data = rest + data
+        cut = next((len(data) - n for n in (1, 2, 3) if data[-n:][:1] >= b"\xc0"), len(data))
+        rest = data[cut:]
+        yield data[:cut].decode("utf-8", "surrogatepass")
+    yield rest.decode("utf-8", "surrogatepass")
 
 
 def _utf8_view(text: str) -> memoryview:

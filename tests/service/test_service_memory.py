@@ -279,3 +279,101 @@ def test_no_text_of_a_client_becomes_a_label(evil, small):
     text = evil.get("/metrics").text
     assert "cobol" not in text
     assert 'atoll_rejected_total{reason="unsupported_language"}' in text
+
+
+def unfinished(client: Api, path: str, size: int, method: str = "PUT"):
+    """Send a request whose body lacks its last byte; return the connection."""
+    key = client.headers["authorization"]
+    sock = connect(client.service)
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\nContent-Length: {size}\r\n\r\n"
+    sock.sendall(head.encode() + b"z" * (size - 1))
+    return sock
+
+
+def test_files_that_lack_their_last_byte_take_disk_and_no_memory(evil, good, small):
+    session, tenant = evil.session(), tenant_of(evil)
+    disk = small.service.disk
+    with Peak(small) as peak:
+        socks = [unfinished(evil, f"{session}/files/content?path=f{n}", 12 * MIB) for n in range(8)]
+        socks += [unfinished(evil, "/api/v1/states", 12 * MIB, "POST") for _ in range(4)]
+        until(lambda: small.call(lambda: disk.held_by(tenant)) == 12 * (12 * MIB - 1))
+        assert held(small, tenant) < MIB
+        assert is_served(good)
+        socks[0].sendall(b"z")
+        assert b" 204 " in socks[0].recv(100)
+        for sock in socks:
+            sock.close()
+        until(lambda: small.call(lambda: disk.held_by(tenant)) == 0)
+    assert peak.grown < TOTAL, "that is 144 MiB of files"
+    assert evil.run(session, "import os; os.stat('f0').st_size")["value"] == 12 * MIB
+
+
+def test_a_file_that_does_not_arrive_is_given_up(evil, small):
+    with unfinished(evil, f"{evil.session()}/files/content?path=f", 100_000) as sock:
+        assert b" 408 " in sock.recv(100), "five seconds bring 20 KiB at least"
+
+
+def test_uploads_on_their_way_have_a_budget_on_disk(tmp_path):
+    service = OwnService(tmp_path, tier="bare", tenant_spool_bytes=3 * MIB)
+    service.start()
+    try:
+        with Api(service, service.key) as api:
+            session = api.session()
+            path = f"{session}/files/content?path=f"
+            assert api.put(path, content=b"x" * (2 * MIB)).status_code == 204
+            with unfinished(api, path, 2 * MIB):
+                until(lambda: service.call(lambda: service.service.disk.held) > MIB)
+                refused = api.put(path, content=b"x" * (2 * MIB))
+                assert (refused.status_code, refused.json()["code"]) == (429, "disk")
+            assert api.put(path, content=b"x" * (4 * MIB)).status_code == 413
+    finally:
+        service.stop()
+
+
+def test_a_context_is_held_once_as_it_is_in_shared_memory(evil, good, small):
+    tenant = tenant_of(evil)
+    text = "x" * (3 * MIB) + "\U0001f600"
+    ident = evil.post("/api/v1/contexts", content=text.encode()).json()["id"]
+    with Peak(small) as peak:
+        sessions = [evil.session(context={"id": ident}) for _ in range(3)]
+        assert 12 * MIB <= held(small, tenant) < 16 * MIB, "four bytes a character, once"
+        found = [evil.run(one, "len(context), context[-1]")["value"] for one in sessions]
+        assert found == [{"$": "tuple", "v": [len(text), "\U0001f600"]}] * 3
+        large = evil.post("/api/v1/contexts", content=b"y" * (9 * MIB) + text[-1].encode())
+        refused = evil.post("/api/v1/sessions", json={"context": {"id": large.json()["id"]}})
+        assert refused.status_code == 413, "36 MiB can never be held"
+        again = evil.post("/api/v1/contexts", content=b"y" * (24 * MIB))
+        refused = evil.post("/api/v1/sessions", json={"context": {"id": again.json()["id"]}})
+        assert refused.status_code == 429
+        assert is_served(good)
+        for one in sessions:
+            evil.delete(one)
+        until(lambda: held(small, tenant) < MIB)
+        assert evil.session(context={"id": again.json()["id"]})
+    assert peak.grown < 2 * TOTAL
+
+
+def test_a_context_in_a_body_is_moved_to_shared_memory(evil, small):
+    tenant, text = tenant_of(evil), "é" * 2_000_000
+    session = evil.session(context={"text": text})
+    assert 2_000_000 <= held(small, tenant) < 4_000_000
+    assert evil.run(session, "context == 'é' * 2_000_000")["value"] is True
+    assert evil.get(session).json()["context"]["length"] == 2_000_000
+    value = {"rows": [[n, "ä"] for n in range(20_000)], "one": {"$": "tuple", "v": [1, 2]}}
+    assert evil.post(f"{session}/restart", json={"context": {"value": value}}).status_code == 200
+    found = evil.run(session, "len(context['rows']), context['rows'][7], context['one']")["value"]
+    assert found["v"] == [20_000, [7, "ä"], {"$": "tuple", "v": [1, 2]}]
+    bad = evil.post("/api/v1/sessions", json={"context": {"value": {"$": "set", "v": 5}}})
+    assert (bad.status_code, "not a value" in bad.json()["detail"]) == (400, True)
+
+
+def test_looking_into_contexts_is_counted_and_given_up_for_other_work(evil, small):
+    tenant = tenant_of(evil)
+    idents = [
+        evil.post("/api/v1/contexts", content=f"{n} line\n".encode() * 300_000).json()["id"]
+        for n in range(6)
+    ]
+    for ident in idents:
+        hits = evil.post(f"/api/v1/contexts/{ident}/search", json={"pattern": "line", "most": 1})
+        assert hits.status_code == 200
+        assert 6_000_000 <= held(small, tenant) <= EACH

@@ -125,7 +125,7 @@ class Holding:
     It may be shared: then the last release counts.
     """
 
-    __slots__ = ("_budget", "_owners", "size", "tenant", "what")
+    __slots__ = ("__weakref__", "_budget", "_owners", "size", "tenant", "what")
 
     def __init__(self, budget: Budget, tenant: str, what: str) -> None:
         self._budget, self.tenant, self.what = budget, tenant, what

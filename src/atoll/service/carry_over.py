@@ -17,10 +17,9 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.context import Context
-from atoll.errors import AtollError, SandboxError, StateError
-from atoll.guest import values
+from atoll.errors import AtollError, StateError
 from atoll.service import clock
+from atoll.service.contexts import as_json
 from atoll.service.hosted import BoxFacts, HostedSession
 from atoll.service.keys import Principal
 from atoll.service.problems import Problem
@@ -123,9 +122,7 @@ class CarryOver:
         context = hosted.session.config.context
         if context is None or hosted.context_id is not None:
             return
-        if isinstance(context, Context):
-            raise SandboxError(f"{_UNSAVED} because its context was deleted")
-        data = await asyncio.to_thread(lambda: json.dumps(values.encode(context)).encode())
+        data = await asyncio.to_thread(as_json, context)
         await asyncio.to_thread(self._store.put, f"{hosted.session.ident}/context", data)
 
     async def _put_cells(self, hosted: HostedSession) -> None:

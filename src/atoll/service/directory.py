@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import AtollError, FleetError
 from atoll.fleet.expiry import listed_by
 from atoll.fleet.log import SessionLog
-from atoll.guest import values
+from atoll.service.contexts import as_json
 
 if TYPE_CHECKING:
     from atoll.fleet.store import Store
@@ -76,7 +76,7 @@ class Directory:
     async def put_context(self, ident: str, context: Any) -> str:
         """Keep a context that came with a request; return the object's name."""
         name = f"service/contexts/{ident}/{secrets.token_hex(8)}"
-        data = await asyncio.to_thread(_encoded, context)
+        data = await asyncio.to_thread(as_json, context)
         await self.store.create(name, data)
         return name
 
@@ -138,10 +138,6 @@ class Directory:
     async def _delete(self, ident: str) -> None:
         names = await self.store.names(f"service/contexts/{ident}")
         await self.store.delete(*names, *await self.store.names(_folder(ident)))
-
-
-def _encoded(context: Any) -> bytes:
-    return json.dumps(values.encode(context)).encode()
 
 
 def _folder(ident: str) -> str:

@@ -6,6 +6,7 @@ POST /sessions/ID/files/NAME?raw=1  the plain answer of guest/workspace, for `ba
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct, to_builtins
@@ -32,6 +33,10 @@ _STATUSES = {
     FileError.FILE_EXISTS: 409,
     FileError.NO_SPACE: 507,
 }
+_READ_WHOLE = ("read", "read_raw", "edit")
+"""Operations that read the whole file into memory."""
+READ_COST = 3
+"""What is held of such a file: its bytes, its text, and the answer."""
 _COUNTS = ("offset", "limit", "max_results")
 
 
@@ -210,6 +215,9 @@ async def operate(call: Call, name: str) -> Response:
     params = {field: getattr(given, field) for field in given.__struct_fields__}
     if min(params.get(one, 0) for one in _COUNTS) < 0:
         raise Problem(400, "invalid", f"{', '.join(_COUNTS)} must be 0 or more")
+    if name in _READ_WHOLE:
+        with contextlib.suppress(OSError):  # the operation itself reports it
+            call.held.grow(READ_COST * (await files.stat(params["path"])).size)
     answer = await request(files, name, params)
     if call.flag("raw"):
         return as_json(answer)

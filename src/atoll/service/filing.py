@@ -14,6 +14,7 @@ from atoll.guest.workspace import code_of, words
 from atoll.service.calls import nothing, until_gone
 from atoll.service.file_operations import entries, labelled, refusal
 from atoll.service.problems import Problem
+from atoll.service.spool import Spool
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -103,10 +104,11 @@ class FilePart(Response):
 async def upload(call: Call) -> Response:
     """Write a file, in place of one that is there, and its parent folders."""
     path, files = _path(call), _files(call)
-    data = b"".join([piece async for piece in call.pieces("max_upload_bytes", slow=True)])
-    await _check_tag(call, path)
-    call.service.metrics.file_bytes.labels("in").inc(len(data))
-    answer = await request(files, "upload", {"path": path, "data": data})
+    with Spool(call) as spool:
+        await spool.fill(call.pieces("max_upload_bytes", slow=True))
+        await _check_tag(call, path)
+        call.service.metrics.file_bytes.labels("in").inc(spool.size)
+        answer = await spool.store(files, path)
     if "error" in answer:
         raise refusal(path, answer["error"], f"{path!r}: {answer['reason']}")
     return nothing()

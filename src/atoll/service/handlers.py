@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
+from starlette.responses import FileResponse
 
 from atoll import variables
 from atoll.errors import AtollError
@@ -15,13 +15,17 @@ from atoll.sandbox import check_code
 from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.problems import Problem, of_error
+from atoll.service.spool import Spool
 from atoll.state.envelope import describe_state
 from atoll.types import validity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from starlette.responses import Response
+
     from atoll.service.calls import Call
+    from atoll.service.hosted import HostedSession
 
 MAX_FORKS = 20
 BINARY = "application/octet-stream"
@@ -41,9 +45,7 @@ async def create(call: Call) -> Response:
         )
         config = await service.contexts.give(principal, config, callbacks, given.context)
         if given.state is not None:
-            path = await service.objects.fetch(principal, "state", given.state)
-            blob = await asyncio.to_thread(path.read_bytes)
-            config = dataclasses.replace(config, state=blob)
+            config = dataclasses.replace(config, state=await read_state(call, given.state))
         metadata = shapes.check_metadata(given.metadata)
         life = shapes.Life(
             idle_seconds=given.idle_seconds, max_seconds=given.max_seconds, metadata=metadata
@@ -250,18 +252,17 @@ async def save(call: Call) -> Response:
     hosted = call.session
 
     async def work() -> tuple[int, Any]:
-        async with hosted.session.in_turn() as box:
-            blob = await box.save()
-        hosted.touch()
-        return 201, await keep_state(call, blob)
+        async with saved_state(call, hosted) as blob:
+            return 201, await keep_state(call, blob)
 
     return await call.once(work)
 
 
 async def upload_state(call: Call) -> Response:
     """Keep a state that was saved before; it is checked when a session starts with it."""
-    blob = b"".join([piece async for piece in call.pieces("max_upload_bytes", slow=True)])
-    return as_json(await keep_state(call, blob), 201)
+    with Spool(call) as spool:
+        await spool.fill(call.pieces("max_upload_bytes", slow=True))
+        return as_json(await keep_state(call, await spool.read()), 201)
 
 
 async def show_state(call: Call) -> Response:
@@ -271,7 +272,7 @@ async def show_state(call: Call) -> Response:
     if "application/json" in call.request.headers.get("accept", ""):
         return as_json(objects.describe(call.principal, "state", call.path["state"]))
     path = await objects.fetch(call.principal, "state", call.path["state"])
-    return Response(await asyncio.to_thread(path.read_bytes), media_type=BINARY)
+    return FileResponse(path, media_type=BINARY)
 
 
 async def delete_state(call: Call) -> Response:
@@ -301,6 +302,26 @@ async def delete_context(call: Call) -> Response:
     """Delete a context; sessions that have it keep it."""
     await call.service.objects.delete(call.principal, "context", call.path["context"])
     return nothing()
+
+
+@contextlib.asynccontextmanager
+async def saved_state(call: Call, hosted: HostedSession) -> AsyncIterator[bytes]:
+    """Yield a session's state; what it may take is counted before it is made."""
+    most = hosted.session.config.max_state_bytes
+    with call.service.memory.admit(call.principal, most, "a state of max_state_bytes") as held:
+        async with hosted.session.in_turn() as box:
+            blob = await box.save()
+        hosted.touch()
+        held.resize(len(blob))
+        yield blob
+
+
+async def read_state(call: Call, ident: str) -> bytes:
+    """Return a state of the tenant, held with the request; 404 if it has no such one."""
+    objects = call.service.objects
+    path = await objects.fetch(call.principal, "state", ident)
+    call.held.grow(objects.describe(call.principal, "state", ident)["size"])
+    return await asyncio.to_thread(path.read_bytes)
 
 
 async def keep_state(call: Call, blob: bytes, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from atoll.context import Context
 from atoll.service import clock
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, not_found
@@ -158,13 +157,3 @@ def _check_room(principal: Principal, size: int, room: int) -> None:
     if size > room:
         what = f"the key may store {principal.quota.stored_bytes:,} bytes in all"
         raise Problem(403, "quota", f"{what}: delete states or contexts first")
-
-
-def load_context(path: Path, *, is_json: bool) -> Context:
-    """Return an uploaded file as a context."""
-    if is_json:
-        return Context.from_json(path.read_text("utf-8", "surrogatepass"), None)
-    try:
-        return Context.from_file(path)
-    except UnicodeDecodeError:
-        return Context.from_text(path.read_bytes().decode("utf-8", "surrogatepass"))

@@ -44,16 +44,20 @@ async def run(call: Call) -> Response:
         given.asks(),
     )
     config = await service.contexts.give(call.principal, config, callbacks, given.context)
-    files = [shapes.file_bytes(one) for one in given.files]
+    call.held.grow(sum(len(one.content_b64) for one in given.files) * 3 // 4)
+    files = await asyncio.to_thread(lambda: [shapes.file_bytes(one) for one in given.files])
+    given.files = []  # decoded: no need to keep both
 
     # An execution that others can hear of can be cancelled, for which it needs a sandbox to name.
     heard = given.detach or call.place is not None or _wants_events(call)
-    finish = _attach_files if given.return_files else _no_more if heard else None
 
     def work(execution: Execution) -> Coroutine[Any, Any, dict[str, Any]]:
+        attach = partial(_attach_files, execution)
         return service.run_once(
-            execution, config, given.code, callbacks=callbacks, files=files, finish=finish
-        )
+            execution, config, given.code, callbacks=callbacks,
+            files=_each(files) if files else None,
+            finish=attach if given.return_files else _no_more if heard else None,
+        )  # fmt: skip
 
     return await _respond(call, None, work, detach=given.detach)
 
@@ -201,11 +205,17 @@ async def _no_more(_box: BaseSandbox, _answer: dict[str, Any]) -> None:
     """Add nothing to an answer."""
 
 
-async def _attach_files(box: BaseSandbox, answer: dict[str, Any]) -> None:
+async def _each(files: list[tuple[str, bytes]]) -> AsyncIterator[tuple[str, bytes]]:
+    for pair in files:
+        yield pair
+
+
+async def _attach_files(execution: Execution, box: BaseSandbox, answer: dict[str, Any]) -> None:
     """Put the files that the code wrote into the answer, while there is room for them."""
     room = MAX_RETURNED_BYTES
     for one in answer["artifacts"]:
-        if one["size"] > room:
+        # It is held as bytes, as base64 in the answer, and in the encoded answer.
+        if one["size"] > room or not execution.held.fits(execution.held.size + 4 * one["size"]):
             one["left_out"] = "too_large"
             continue
         (found,) = await box.files.download([one["path"]])

@@ -27,7 +27,7 @@ from atoll.service import clock
 from atoll.service.admission import Budget
 from atoll.service.blobs import blobs
 from atoll.service.carry_over import CarryOver
-from atoll.service.contexts import Contexts
+from atoll.service.contexts import Contexts, close
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.forward import Forwarder
@@ -135,7 +135,7 @@ class Service:
         self.started = clock.now()
         self.isolation: str | None = None
         self.why_not = ""
-        self.contexts = Contexts(self.objects)
+        self.contexts = Contexts(self.objects, self.memory)
         self._carry_over = CarryOver(self, self._store)
         self._background = Background(_LOG)
         self.threads = FairThreads()
@@ -271,17 +271,36 @@ class Service:
         code: str,
         *,
         callbacks: ClientCallbacks,
-        files: list[tuple[str, bytes]],
+        files: AsyncIterator[tuple[str, bytes]] | None,
         finish: Finish | None,
         setup: str = "",
     ) -> dict[str, Any]:
         """Run code in a sandbox of its own, after `setup`; `finish` may read its files then."""
+        try:
+            return await self._run_once(
+                execution, config, code, callbacks=callbacks, files=files, finish=finish,
+                setup=setup,
+            )  # fmt: skip
+        finally:
+            close(config)
+
+    async def _run_once(
+        self,
+        execution: Execution,
+        config: SandboxConfig,
+        code: str,
+        *,
+        callbacks: ClientCallbacks,
+        files: AsyncIterator[tuple[str, bytes]] | None,
+        finish: Finish | None,
+        setup: str,
+    ) -> dict[str, Any]:
         begun = time.monotonic()
         async with self._slot(execution, Waiter()) as slot:
             left = clock.time_left(config.timeout_ms, begun)
             _reserve_output(execution, config)
             callbacks.call_client(execution, execution.id, slot)
-            if self._runner is not None and not files and finish is None:
+            if self._runner is not None and files is None and finish is None:
                 execution.begin()
                 result = await self._runner(code, config, timeout_ms=left)
                 callbacks.flush()
@@ -289,9 +308,10 @@ class Service:
             execution.enter("open")
             box = await self._opener(config, code)
             try:
-                if files:
+                if files is not None:
                     execution.enter("files")
-                    for done in await box.files.upload(files):
+                    async for path, data in files:
+                        (done,) = await box.files.upload([(path, data)])
                         if done.error is not None:
                             raise ConfigError(f"{done.path!r} cannot be written: {done.error}")
                 if setup:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import SandboxLostError
 from atoll.service import clock, lineage
+from atoll.service.contexts import close
 from atoll.service.hosted import HostedSession
 from atoll.service.problems import Problem, not_found
 
@@ -161,7 +162,10 @@ class Sessions:
 
     async def restart(self, session: HostedSession, config: SandboxConfig) -> None:
         """Throw a session's state away and start it afresh."""
+        before = session.session.config
         await session.session.restart(config)
+        if config.context is not before.context:
+            close(before)
         session.marks.clear()
         session.touch()
 
@@ -175,6 +179,7 @@ class Sessions:
             await self._table.end(session.session)
         else:
             await self._table.leave(session.session, reason)
+        close(session.session.config)
 
     async def leave(self, session: HostedSession, reason: str) -> None:
         """Part from a session that another service has taken over, or may."""
@@ -182,6 +187,7 @@ class Sessions:
             self._drop(session, reason)
             await self._count_elsewhere(session.key, -1)
             await self._table.leave(session.session, reason)
+            close(session.session.config)
 
     async def take_up(self, principal: Principal, session: HostedSession) -> None:
         """Go on with a session that an earlier process of this service saved."""

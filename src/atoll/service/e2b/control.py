@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.clock import moment
 from atoll.service.e2b import snapshots
-from atoll.service.handlers import MAX_FORKS
+from atoll.service.handlers import MAX_FORKS, read_state
 from atoll.service.problems import Problem, of_error
 from atoll.service.sessions import MAX_PAGE
 
@@ -80,8 +79,7 @@ async def create(call: Call) -> Response:
             asked.asks(),
         )
         if snapshot is not None:
-            path = await service.objects.fetch(principal, "state", snapshot["id"])
-            config = replace(config, state=await asyncio.to_thread(path.read_bytes))
+            config = replace(config, state=await read_state(call, snapshot["id"]))
         hosted = await service.sessions.open(principal, config, callbacks, life)
         facts = service.e2b.facts(hosted)
         facts.template = given.templateID[: shapes.MAX_METADATA_TEXT]

@@ -17,6 +17,7 @@ from atoll.service.filing import FilePart
 from atoll.service.ids import new_id
 from atoll.service.multipart import Form
 from atoll.service.problems import Problem
+from atoll.service.spool import Spool
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -61,17 +62,11 @@ async def write(call: Call) -> Response:
     body = call.pieces("max_upload_bytes", slow=True)
     kind = call.request.headers.get("content-type", "")
     if kind.startswith("multipart/form-data"):
-        given = await _of_form(call, kind, body)
+        paths = await _of_form(call, hosted, kind, body)
     else:
-        given = [(located(call.query("path")), b"".join([piece async for piece in body]))]
-    for done in await hosted.files.upload(given):
-        if done.error is not None:
-            raise Problem(
-                _STATUSES.get(done.error, 400),
-                "file",
-                f"{done.path!r}: {done.reason or done.error}",
-            )
-    rows = [{"name": posixpath.basename(path), "type": "file", "path": path} for path, _ in given]
+        paths = [located(call.query("path"))]
+        await _store(call, hosted, paths[0], body)
+    rows = [{"name": posixpath.basename(path), "type": "file", "path": path} for path in paths]
     return as_json(rows)
 
 
@@ -200,15 +195,31 @@ def _events(changes: list[Change]) -> list[dict[str, str]]:
     ]
 
 
-async def _of_form(call: Call, kind: str, body: AsyncIterator[bytes]) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
+async def _store(
+    call: Call, hosted: HostedSession, path: str, pieces: AsyncIterator[bytes]
+) -> None:
+    """Write a file of a sandbox once all of its bytes have come."""
+    with Spool(call) as spool:
+        answer = await (await spool.fill(pieces)).store(hosted.files, path)
+    if "error" in answer:
+        error = FileError(answer["error"])
+        status = _STATUSES.get(error, 400)
+        raise Problem(status, "file", f"{path!r}: {answer.get('reason') or error}")
+
+
+async def _of_form(
+    call: Call, hosted: HostedSession, kind: str, body: AsyncIterator[bytes]
+) -> list[str]:
+    """Write the files of a form as they come; return their paths."""
+    found: list[str] = []
     async for part in Form(kind, body).parts():
         if part.filename is None:
             continue
         if len(found) >= MOST_FILES:
             raise Problem(413, "too_large", f"at most {MOST_FILES} files at a time")
         path = located(call.query("path") or part.filename)
-        found.append((path, b"".join([piece async for piece in part.pieces()])))
+        await _store(call, hosted, path, part.pieces())
+        found.append(path)
     return found
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from atoll.service import shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.handlers import keep_state
+from atoll.service.handlers import keep_state, saved_state
 from atoll.service.problems import Problem, not_found
 from atoll.service.processes import PLACE
 from atoll.service.sessions import MAX_PAGE
@@ -42,18 +42,16 @@ async def create(call: Call) -> Response:
     name = (given.name or "")[: shapes.MAX_METADATA_TEXT]
 
     async def work() -> tuple[int, Any]:
-        async with hosted.session.in_turn() as box:
-            blob = await box.save()
-        hosted.touch()
-        left_out = dict(describe_state(blob).left_out)
-        if not await hosted.processes.running():
-            left_out.pop(PLACE, None)  # the output of commands that have ended
-        if left_out:
-            what = "; ".join(f"{one}: {why}" for one, why in left_out.items())
-            text = f"variables cannot be saved: {what}. Delete them, or fork the sandbox instead"
-            raise Problem(409, "state", text)
-        facts = {"sandbox": hosted.id, "template": call.service.e2b.facts(hosted).template}
-        kept = await keep_state(call, blob, snapshot={"name": name, **facts})
+        async with saved_state(call, hosted) as blob:
+            left_out = dict(describe_state(blob).left_out)
+            if not await hosted.processes.running():
+                left_out.pop(PLACE, None)  # the output of commands that have ended
+            if left_out:
+                what = "; ".join(f"{one}: {why}" for one, why in left_out.items())
+                text = f"variables cannot be saved: {what}"
+                raise Problem(409, "state", f"{text}. Delete them, or fork the sandbox instead")
+            facts = {"sandbox": hosted.id, "template": call.service.e2b.facts(hosted).template}
+            kept = await keep_state(call, blob, snapshot={"name": name, **facts})
         return 201, _snapshot(kept)
 
     return await call.once(work)

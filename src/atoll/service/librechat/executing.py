@@ -66,9 +66,9 @@ class Work:
         """Run it; one at a time in a runtime that lasts."""
         runtimes, ident = call.service.librechat.runtimes, self.workspace.runtime
         async with runtimes.lock(ident) if ident else contextlib.nullcontext():
-            files = await self.workspace.load(runtimes)
             return await call.service.run_once(
-                execution, self.config, self.code, callbacks=self.callbacks, files=files,
+                execution, self.config, self.code, callbacks=self.callbacks,
+                files=self.workspace.load(runtimes),
                 finish=self.workspace.collect, setup=self.setup,
             )  # fmt: skip
 

@@ -129,6 +129,8 @@ async def _receive(call: Call) -> tuple[str, list[StoredFile], list[Problem]]:
             if exc.status not in (400, 413):
                 raise
             failed.append(Problem(exc.status, exc.code, exc.detail, filename=part.filename[:300]))
+            if len(failed) > MOST_FILES:  # each part takes more memory than it has bytes
+                raise
     return storage, kept, failed
 
 

@@ -51,7 +51,7 @@ class Workspace:
 
     def __init__(self, service: Service, principal: Principal, given: Exec) -> None:
         self._files, self._principal = service.librechat.files, principal
-        self._limit = service.settings.max_upload_bytes
+        self._limit, self._memory = service.settings.max_upload_bytes, service.memory
         self.runtime = _runtime_id(principal, given.runtime_session_hint)
         self.storage = self._storage_for(given)
         self._inputs = self._find(given)
@@ -62,8 +62,8 @@ class Workspace:
         self._skipped_names: list[str] = []
         self._failed = 0
 
-    async def load(self, runtimes: Runtimes) -> list[tuple[str, bytes]]:
-        """Return the files to put into the sandbox; 413 if they are too large together."""
+    async def load(self, runtimes: Runtimes) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield the files to put into the sandbox, one in memory at a time; 413 if too large."""
         if self.runtime:
             kept = self._files.list(self._principal, self.storage)
             known = runtimes.met_before(self.runtime) or bool(kept)
@@ -72,7 +72,9 @@ class Workspace:
         if sum(one.size for one in self._inputs.values()) > MOST_INPUT_BYTES:
             text = f"the files have more than {MOST_INPUT_BYTES:,} bytes together"
             raise Problem(413, "session_input_too_large", text)
-        return [(name, await self._read(one)) for name, one in self._inputs.items()]
+        for name, file in self._inputs.items():
+            with self._memory.admit(self._principal, file.size, "a file for the code"):
+                yield name, await self._read(file)
 
     async def collect(self, box: BaseSandbox, answer: dict[str, Any]) -> None:
         """Keep what the code wrote, and find out what it deleted."""
@@ -127,14 +129,15 @@ class Workspace:
                 [path[:200]] if self._skipped.total() <= MOST_SKIPPED_NAMES else []
             )
             return
-        (found,) = await box.files.download([path])
-        if found.content is None:
-            self._skipped["unreadable"] += 1
-            return
         try:
-            made = await self._put(path, found.content)
+            with self._memory.admit(self._principal, size, "a file that the code wrote"):
+                (found,) = await box.files.download([path])
+                if found.content is None:
+                    self._skipped["unreadable"] += 1
+                    return
+                made = await self._put(path, found.content)
         except Exception as exc:
-            if of_error(exc).status < 500:
+            if of_error(exc).status < 500 and of_error(exc).code != "memory":
                 raise
             self._failed += 1
             return
