@@ -97,8 +97,7 @@ class Service:
     ) -> None:
         self.settings, self._opener, self.pool_stats = settings, opener, pool_stats
         self._runner, self.fleet = runner, fleet
-        self.memory = _budget(settings, "memory")
-        self.disk = _budget(settings, "spool", "disk")
+        self.memory, self.disk = _budgets(settings)
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.streams = Streams(self.keys)
@@ -108,14 +107,10 @@ class Service:
         self.runs = Runs(settings.folder, self.ledger)
         self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
-        most = settings.max_sessions
-        live = settings.max_live if fleet is None else most
-        limits = DaemonLimits(
-            max_sessions=most, max_live=live, idle_seconds=NEVER, keep_seconds=settings.max_seconds
-        )
-        none = self.ledger.one("SELECT 1 FROM saved_sessions") is None
+        limits = _table_limits(settings, on_fleet=fleet is not None)
+        fresh = self.ledger.one("SELECT 1 FROM saved_sessions") is None
         aside = settings.folder / "paused.sqlite3"
-        storage, self._store = open_storage(aside, limits, clock.now, fresh=none)
+        storage, self._store = open_storage(aside, limits, clock.now, fresh=fresh)
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.sessions.fleet, self.sessions.streams = fleet, self.streams
@@ -448,8 +443,19 @@ def _reserve_output(execution: Execution, config: SandboxConfig) -> None:
     execution.held.grow(policy.stdout_max_bytes + policy.stderr_max_bytes)
 
 
-def _budget(settings: ServiceSettings, name: str, where: str = "") -> Budget:
-    """Return the budget of two settings: one for all tenants, and one for each."""
-    total, each = f"{name}_bytes", f"tenant_{name}_bytes"
-    limits = (total, getattr(settings, total)), (each, getattr(settings, each))
-    return Budget(*limits, where or name)
+def _table_limits(settings: ServiceSettings, *, on_fleet: bool) -> DaemonLimits:
+    """Return the limits of the table of sessions; idle ones are ended by the service itself."""
+    most = settings.max_sessions
+    live = most if on_fleet else settings.max_live
+    return DaemonLimits(
+        max_sessions=most, max_live=live, idle_seconds=NEVER, keep_seconds=settings.max_seconds
+    )
+
+
+def _budgets(settings: ServiceSettings) -> tuple[Budget, Budget]:
+    """Return the budgets of what requests hold in memory, and of uploads on disk."""
+    made = []
+    for name, where in (("memory_bytes", "memory"), ("spool_bytes", "disk")):
+        total, each = getattr(settings, name), getattr(settings, f"tenant_{name}")
+        made.append(Budget((name, total), (f"tenant_{name}", each), where))
+    return made[0], made[1]
