@@ -198,7 +198,7 @@ def test_an_answer_that_is_none_is_a_warning_and_the_embedded_index_answers(
     server.answer = BAD_ANSWERS[answer]
     with pytest.warns(RuntimeWarning, match="the embedded index answers"):
         hits = one.search("apple", kind="doc")
-    assert hits.mode_used in ("fts", "fused")
+    assert hits.mode_used in ("fts", "maxsim")
     assert [hit.path for hit in hits] == ["a.md"]
 
 
@@ -208,7 +208,7 @@ def test_an_error_or_a_redirect_is_not_followed(server, plaid, folder, status):
     server.status = status
     with pytest.warns(RuntimeWarning, match=f"answered {status}: "):
         hits = plaid().search("apple", kind="doc")
-    assert hits.mode_used in ("fts", "fused")
+    assert hits.mode_used in ("fts", "maxsim")
 
 
 def test_a_server_that_is_down_is_a_warning_that_names_it():

@@ -52,7 +52,7 @@ class BuiltinTools:
             parts.callback(documents.close)
             archives = Archives(documents, config.max_grep_results, self.cut)
             parts.callback(archives.close)
-            search = SearchTools(config.documents, index, config.search_server)
+            search = SearchTools(config.documents, index, config.search_server, self.cut)
             parts.callback(search.close)
             context = ContextTools(
                 index,

@@ -39,6 +39,8 @@ class CutLists:
     def __init__(self) -> None:
         self._cut: deque[tuple[str, str]] = deque(maxlen=MOST_TOLD)
         """How a list itself says the number, and a line that does."""
+        self._said: dict[str, bool] = {}
+        """Remarks of this session, and whether a model was told of each."""
 
     def note(
         self, call: str, things: str, hits: Sequence[Any], total: int, *, counted: bool
@@ -50,8 +52,13 @@ class CutLists:
         told = f"({call} found {number} {things}, and its list holds {len(hits):,} of them"
         self._cut.append((number, f"{told}: .total is the number)" if counted else f"{told})"))
 
+    def say_once(self, remark: str) -> None:
+        """Tell a model something on how a tool works here, the first time."""
+        if len(self._said) < MOST_TOLD:
+            self._said.setdefault(remark, False)
+
     def since(self, text: str) -> list[str]:
-        """Return a line for each such call since the last time, and forget them.
+        """Return a line for each such call since the last time, and forget them; new remarks too.
 
         Calls are left out whose number of hits `text` is, or says.
         """
@@ -62,7 +69,9 @@ class CutLists:
             for number, line in cut
             if f"{number} found" not in text and whole != number.replace(",", "")
         )
-        return list(dict.fromkeys(untold))
+        new = [remark for remark, told in self._said.items() if not told]
+        self._said.update(dict.fromkeys(new, True))
+        return [*dict.fromkeys(untold), *(f"({remark})" for remark in new)]
 
 
 class ContextTools:

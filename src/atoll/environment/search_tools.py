@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from atoll.environment.context_tools import CutLists
     from atoll.explore.index import ContextIndex
-    from atoll.retrieval import Retriever
+    from atoll.retrieval import Hits, Retriever
 
     Search = Callable[[str, int], list[dict[str, Any]]]
 
@@ -23,6 +24,7 @@ INDEXED_CONTEXT = 4 << 20
 """Characters of a context whose sections are indexed; a longer one is searched for the words."""
 MOST_UNITS = 100_000
 CONTEXT = "context"
+NO_MODEL = "search for words that the text may use; by meaning needs the extra `semantic`"
 MOST_WORDS = 50
 """Words of a query that a passage is chosen by."""
 SHOWN = 300
@@ -33,9 +35,14 @@ class SearchTools:
     """The indexes, made when they are first asked for, and refreshed when documents change."""
 
     def __init__(
-        self, documents: Path | None, index: ContextIndex | None, server: str | None
+        self,
+        documents: Path | None,
+        index: ContextIndex | None,
+        server: str | None,
+        remarks: CutLists,
     ) -> None:
         self._documents, self._index, self._server = documents, index, server
+        self._remarks = remarks
         self._files: Retriever | None = None
         self._texts: Retriever | None = None
         self._late: Retriever | None = None
@@ -62,7 +69,7 @@ class SearchTools:
                 self._late = open_index(self._documents, self._server)
             index = self._late
         sought = None if pattern is None else arguments.text(pattern, "pattern")
-        return [_shown_unit(unit, query) for unit in colgrep(index, wanted, sought, most)]
+        return self._shown(colgrep(index, wanted, sought, most), query, "colgrep")
 
     def close(self) -> None:
         """Let go of the indexes."""
@@ -85,13 +92,22 @@ class SearchTools:
         with self._lock:
             searches: list[Search] = []
             if self._documents is not None:
-                searches.append(partial(_units, self._documents_index(), kind))
+                searches.append(partial(self._units, self._documents_index(), kind))
             if kind == "doc" and self._index is not None:
                 if self._index.length > INDEXED_CONTEXT:
                     searches.append(partial(_passages, self._index))
                 else:
-                    searches.append(partial(_units, self._context_index(self._index), kind))
+                    searches.append(partial(self._units, self._context_index(self._index), kind))
         return searches
+
+    def _units(self, retriever: Retriever, kind: str, query: str, most: int) -> list[Any]:
+        return self._shown(retriever.search(query, k=most, kind=kind), query, f"{kind}_search")
+
+    def _shown(self, hits: Hits, query: str, call: str) -> list[dict[str, Any]]:
+        """Return hits for a guest; a model is told once if they were found by words alone."""
+        if hits.mode_used == "fts":
+            self._remarks.say_once(f"{call} compared words alone: {NO_MODEL}")
+        return [_shown_unit(unit, query) for unit in hits]
 
     def _documents_index(self) -> Retriever:
         if self._files is None:
@@ -108,10 +124,6 @@ class SearchTools:
             bounds = Bounds(file_bytes=4 * INDEXED_CONTEXT, units_per_file=MOST_UNITS)
             self._texts = Retriever({CONTEXT: index.text(0, index.length)}, bounds=bounds)
         return self._texts
-
-
-def _units(retriever: Retriever, kind: str, query: str, most: int) -> list[dict[str, Any]]:
-    return [_shown_unit(unit, query) for unit in retriever.search(query, k=most, kind=kind)]
 
 
 def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, Any]]:

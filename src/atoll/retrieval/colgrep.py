@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.extras import hint
-from atoll.retrieval import encoder
 from atoll.retrieval.nextplaid import NextPlaid, find_server
 from atoll.retrieval.retriever import MOST_HITS, Retriever
 from atoll.retrieval.types import CODE, Hits
@@ -25,8 +24,7 @@ WORDS_ONLY = "found by words alone: start NextPLAID on port 8088, or install the
 def open_index(root: str | os.PathLike[str], server: str | None = None) -> Retriever:
     """Return the index of a folder, which compares token by token if a server or model exists."""
     found = find_server() if server is None else NextPlaid(server)
-    mode = "nextplaid" if found else "maxsim" if encoder.is_installed() else "fts"
-    return Retriever(root, mode=mode, server=found)
+    return Retriever(root, server=found)
 
 
 def colgrep(index: Retriever, query: str, pattern: str | None = None, k: int = 10) -> Hits:

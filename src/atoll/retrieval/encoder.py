@@ -56,19 +56,22 @@ class Encoder:
         self._tokenizer.no_padding()
         self._lock = forks.new_lock()
 
-    def tokens(self, text: str) -> Any:
-        """Return a unit vector for each token: an array of (tokens, 384), float32."""
+    def both(self, text: str) -> tuple[Any, Any]:
+        """Return one unit vector for the text, (384,), and one for each token, (tokens, 384)."""
         import numpy as np  # noqa: PLC0415 - an extra
 
         hidden = self._hidden(text)
-        return hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-9)
+        mean = hidden.mean(axis=0)
+        rows = hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-9)
+        return mean / max(float(np.linalg.norm(mean)), 1e-9), rows
+
+    def tokens(self, text: str) -> Any:
+        """Return a unit vector for each token: an array of (tokens, 384), float32."""
+        return self.both(text)[1]
 
     def dense(self, text: str) -> Any:
         """Return one unit vector for the text: an array of (384,), float32."""
-        import numpy as np  # noqa: PLC0415 - an extra
-
-        mean = self._hidden(text).mean(axis=0)
-        return mean / max(float(np.linalg.norm(mean)), 1e-9)
+        return self.both(text)[0]
 
     def _hidden(self, text: str) -> Any:
         import numpy as np  # noqa: PLC0415 - an extra

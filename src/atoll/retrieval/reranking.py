@@ -1,111 +1,110 @@
-"""Reranks the candidates of the word search by meaning: with one vector each, or token by token.
+"""Candidates by words and by meaning, and their order: token by token, or by words and a vector.
 
-Only the best candidates are encoded, and their vectors are cached: a text is encoded once. Each
-function also returns how many candidates it had the time for.
+    words (FTS5) ──▶ 50 ─┐
+                         ├─▶ in turn ──▶ MaxSim: of each token of the query the nearest token
+    vectors ───────▶ 50 ─┘          └──▶ fused: half by words, half by the cosine of whole texts
+
+What was not encoded in time ranks behind the others, and the next search continues there.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import itertools
 import time
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import RetrievalError
-from atoll.retrieval.encoder import DIMENSION, MODEL, MOST_TOKENS, shared_encoder
-from atoll.retrieval.words import split_words
+from atoll.retrieval.encoder import shared_encoder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.retrieval.store import Store
     from atoll.retrieval.types import Unit
+    from atoll.retrieval.vectors import Vectors
 
     Ranked = list[tuple[Unit, float]]
 
 CANDIDATES = 50
-MOST_DENSE, MOST_TOKEN_MATRICES = 100_000, 1_000
-"""Most cached vectors: 77 MB of dense ones, at most 98 MB of token vectors."""
-_CHARACTERS = 1_200
-ENCODE_SECONDS = 5.0
-"""Seconds to encode new texts; candidates without a vector by then rank behind the others."""
+"""Units that are found by words, and units that are found by their vectors."""
+ENCODE_SECONDS = 6.0
+"""Seconds of a search to encode texts: half for units that have no vector, half to compare."""
 _BY_MEANING = 0.5
 """Weight of the vectors in a fused score; the words have the rest."""
 
 
-def fused(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
-    """Rank by words and by one vector for each text, both scaled to 0 to 1."""
-    import numpy as np  # noqa: PLC0415 - an extra
-
-    asked = shared_encoder().dense(query)
-    vectors = _vectors(store, candidates, tokens=False)
-    if not vectors:
-        return candidates, 0
-    by_meaning = _stretched(np.concatenate(vectors) @ asked)
-    by_words = _stretched(np.array([score for _, score in candidates[: len(vectors)]]))
-    scores = (1 - _BY_MEANING) * by_words + _BY_MEANING * by_meaning
-    return _sorted(candidates, scores), len(vectors)
-
-
-def maxsim(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
-    """Rank by late interaction: the average, over the query's tokens, of the nearest token."""
-    asked = shared_encoder().tokens(query)
-    matrices = _vectors(store, candidates, tokens=True)
-    scores = [(asked @ one.T).max(axis=1).mean() for one in matrices]
-    return _sorted(candidates, scores), len(matrices)
+def ranked_by_meaning(
+    store: Store, vectors: Vectors, query: str, corpus: str, *, k: int, mode: str
+) -> tuple[Ranked, str]:
+    """Return units by meaning, best first, and what to tell of those that were not reached."""
+    begun = time.monotonic()
+    done, total = vectors.encode_missing(corpus, begun + ENCODE_SECONDS / 2)
+    dense, tokens = shared_encoder().both(query)
+    most = max(k, CANDIDATES)
+    by_words = store.search(query, corpus, most)
+    by_vector = vectors.nearest(corpus, dense, most)
+    units = _in_turn([unit for unit, _ in by_words], [unit for unit, _ in by_vector])
+    until = begun + ENCODE_SECONDS
+    if mode == "maxsim":
+        arrays = vectors.tokens(units, until)
+        scores = [None if one is None else _maxsim(tokens, one) for one in arrays]
+    else:
+        scores = _fused(vectors.dense(units, until), dense, units, by_words)
+    return _sorted(units, scores), _shortfall(scores, done, total)
 
 
-def _sorted(candidates: Ranked, scores: Any) -> Ranked:
-    """Sort by the new scores; candidates without one follow in their old order, with score 0."""
-    pairs = [(unit, float(score)) for (unit, _), score in zip(candidates, scores, strict=False)]
-    rest = [(unit, 0.0) for unit, _ in candidates[len(pairs) :]]
-    return sorted(pairs, key=lambda pair: -pair[1]) + rest
+def _maxsim(asked: Any, found: Any) -> float:
+    """Return the average, over the query's tokens, of the similarity of the nearest token."""
+    return float((asked @ found.T).max(axis=1).mean())
 
 
-def _stretched(scores: Any) -> Any:
-    low, high = scores.min(), scores.max()
-    return (scores - low) / (high - low) if high > low else scores * 0 + 1
+def _fused(
+    arrays: list[Any | None], asked: Any, units: list[Unit], by_words: Ranked
+) -> list[float | None]:
+    """Return scores by words and by one vector for each text, both scaled to 0 to 1."""
+    lowest = min((score for _, score in by_words), default=0.0)
+    words = {_place(unit): score for unit, score in by_words}
+    reached = [at for at, one in enumerate(arrays) if one is not None]
+    meaning = _stretched([float(arrays[at] @ asked) for at in reached])
+    wording = _stretched([words.get(_place(units[at]), lowest) for at in reached])
+    scores: list[float | None] = [None] * len(units)
+    for at, near, said in zip(reached, meaning, wording, strict=True):
+        scores[at] = (1 - _BY_MEANING) * said + _BY_MEANING * near
+    return scores
 
 
-def _vectors(store: Store, candidates: Ranked, *, tokens: bool) -> list[Any]:
-    """Return the vectors of as many candidates as time allows; cache the new ones."""
-    texts = [_text(unit) for unit, _ in candidates]
-    keys = [_key(text, tokens=tokens) for text in texts]
-    kept = store.vectors(keys, tokens=tokens)
-    missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in kept}
-    made = _encoded(missing, tokens=tokens)
-    if made:
-        most = MOST_TOKEN_MATRICES if tokens else MOST_DENSE
-        with contextlib.suppress(RetrievalError):  # a full disk does not stop a search
-            store.keep_vectors(made, tokens=tokens, most=most)
-    there = {**kept, **made}
-    reached = itertools.takewhile(there.__contains__, keys)
-    return [_array(there[key]) for key in reached]
+def _in_turn(*found: Sequence[Unit]) -> list[Unit]:
+    """Return units of several lists without repeats, the best of each first."""
+    both = [unit for rank in zip_longest(*found) for unit in rank if unit is not None]
+    return list({_place(unit): unit for unit in reversed(both)}.values())[::-1]
 
 
-def _encoded(texts: dict[bytes, str], *, tokens: bool) -> dict[bytes, bytes]:
-    encode = shared_encoder().tokens if tokens else shared_encoder().dense
-    deadline, made = time.monotonic() + ENCODE_SECONDS, {}
-    for key, text in texts.items():
-        made[key] = encode(text).astype("float16").tobytes()
-        if time.monotonic() > deadline:
-            break
-    return made
+def _place(unit: Unit) -> tuple[str, int, int, str]:
+    return unit.path, unit.start, unit.end, unit.name
 
 
-def _array(data: bytes) -> Any:
-    import numpy as np  # noqa: PLC0415 - an extra
-
-    return np.frombuffer(data, dtype=np.float16).astype(np.float32).reshape(-1, DIMENSION)
-
-
-def _text(unit: Unit) -> str:
-    """Return the text to encode: split names and the docstring first, because it is cut."""
-    parts: Sequence[str] = (unit.name, unit.signature, unit.doc, unit.body)
-    return split_words("\n".join(part[:_CHARACTERS] for part in parts if part)[:_CHARACTERS])
+def _sorted(units: list[Unit], scores: Sequence[float | None]) -> Ranked:
+    """Sort by score; units without one follow in their order, with score 0."""
+    pairs = zip(units, scores, strict=True)
+    reached = [(unit, score) for unit, score in pairs if score is not None]
+    rest = [(unit, 0.0) for unit, score in zip(units, scores, strict=True) if score is None]
+    return sorted(reached, key=lambda pair: -pair[1]) + rest
 
 
-def _key(text: str, *, tokens: bool) -> bytes:
-    what = f"{MODEL} {MOST_TOKENS} {tokens}\n{text}"
-    return hashlib.sha256(what.encode("utf-8", "replace")).digest()[:16]
+def _stretched(scores: list[float]) -> list[float]:
+    low, high = min(scores, default=0.0), max(scores, default=0.0)
+    return [(one - low) / (high - low) if high > low else 1.0 for one in scores]
+
+
+def _shortfall(scores: Sequence[float | None], done: int, total: int) -> str:
+    limit, notes = f"{ENCODE_SECONDS:g} s", []
+    if reached := sum(one is None for one in scores):
+        notes.append(
+            f"{len(scores) - reached} of {len(scores)} candidates were compared by meaning in "
+            f"{limit}: ask again for more"
+        )
+    if done < total:
+        notes.append(
+            f"{done:,} of {total:,} units can be found by meaning so far, the others by words "
+            "alone: each search encodes more"
+        )
+    return "; ".join(notes)

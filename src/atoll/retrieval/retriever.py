@@ -1,7 +1,8 @@
 """Retriever: searches code and documents below a folder, or in texts, by a query in words.
 
 refresh: walk ─ changed files ─▶ parser (a process) ─ units ─▶ SQLite FTS5
-search:  words ─▶ 50 candidates ─▶ reranked by meaning, if there is a model ─▶ the best k
+search:  by words 50, by meaning 50 ─▶ compared token by token (MaxSim) ─▶ the best k
+         without a model: words, then words that begin or mean the same
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from atoll.retrieval.refreshing import refresh
 from atoll.retrieval.sources import FolderSource, TextSource
 from atoll.retrieval.store import MEMORY, Store
 from atoll.retrieval.types import CODE, DOC, Bounds, Found, Hits
+from atoll.retrieval.vectors import Vectors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from atoll.retrieval.nextplaid import NextPlaid
     from atoll.retrieval.sources import Source
     from atoll.retrieval.types import Progress, Refreshed, Unit
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     Ranked = list[tuple[Unit, float]]
 
 MODES = ("auto", "fts", "fused", "maxsim", "nextplaid")
+BY_MEANING = ("fused", "maxsim")
+"""Modes that need the model of the extra `semantic`."""
 LONGEST_QUERY, MOST_HITS, LONGEST_TEXT = 10_000, 100, 2_000
 FRESH_SECONDS = 5.0
 
@@ -66,6 +68,7 @@ class Retriever:
         self._closed = False
         try:
             self._store = self._open()
+            self._vectors = Vectors(self._store, by_token=self._mode != "fused")
         except BaseException:
             self._source.close()
             raise
@@ -101,6 +104,17 @@ class Retriever:
             self.refresh()
             return self._answer(query, k, kind, warning)
 
+    def encode(self, seconds: float, kind: str = CODE, progress: Progress | None = None) -> bool:
+        """Encode units that cannot be found by meaning yet; return whether all can be now.
+
+        A search does so too, for a few seconds; `progress` is called with units done and in all.
+        """
+        if self._mode not in BY_MEANING:
+            return False
+        self._refresh_if_old()
+        done, total = self._vectors.encode_missing(kind, time.monotonic() + seconds, progress)
+        return done == total
+
     def close(self) -> None:
         """Close index and folder; the index on disk stays for the next time."""
         with self._refreshing:
@@ -117,15 +131,15 @@ class Retriever:
             except IndexDamagedError:
                 raise
             except RetrievalError as exc:
-                mode = "fused" if encoder.is_installed() else "fts"
+                mode = "maxsim" if encoder.is_installed() else "fts"
                 warning = _joined(warning, f"{exc}; the embedded index answers")
                 warnings.warn(warning, RuntimeWarning, stacklevel=3)
-        wanted = k if mode == "fts" else max(k, reranking.CANDIDATES)
-        candidates = self._store.search(query, kind, wanted)
-        if rerank := _RERANKERS.get(mode):
-            candidates, reached = rerank(self._store, query, candidates)
-            warning = _joined(warning, _shortfall(reached, len(candidates)))
-        return _hits(candidates, k, mode, warning)
+        if mode in BY_MEANING:
+            ranked, note = reranking.ranked_by_meaning(
+                self._store, self._vectors, query, kind, k=k, mode=mode
+            )
+            return _hits(ranked, k, mode, _joined(warning, note))
+        return _hits(self._store.search(query, kind, k, related=True), k, mode, warning)
 
     def _ask_server(self, query: str, k: int, kind: str) -> Ranked:
         assert self._engine
@@ -155,16 +169,11 @@ class Retriever:
         with contextlib.suppress(RetrievalError):
             self._store.close()
         self._store = self._open(suspect=True)
+        self._vectors = Vectors(self._store, by_token=self._mode != "fused")
 
     def _check_open(self) -> None:
         if self._closed:
             raise RetrievalError("the retriever is closed: make another")
-
-
-_RERANKERS: dict[str, Callable[[Store, str, Ranked], tuple[Ranked, int]]] = {
-    "fused": reranking.fused,
-    "maxsim": reranking.maxsim,
-}
 
 
 def _hits(ranked: Ranked, k: int, mode: str, warning: str) -> Hits:
@@ -191,11 +200,11 @@ def _checked_mode(mode: str, server: NextPlaid | None) -> str:
         raise ConfigError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
     if mode == "nextplaid" and server is None:
         raise ConfigError("mode 'nextplaid' needs a server: give server=NextPlaid(url)")
-    if mode in _RERANKERS and not encoder.is_installed():
+    if mode in BY_MEANING and not encoder.is_installed():
         raise ConfigError(f"mode {mode!r} needs a model. {hint('semantic')}")
     if mode != "auto":
         return mode
-    return "nextplaid" if server else "fused" if encoder.is_installed() else "fts"
+    return "nextplaid" if server else "maxsim" if encoder.is_installed() else "fts"
 
 
 def _check_search(query: str, k: int, kind: str) -> None:
@@ -218,13 +227,6 @@ def _folder_of_index(
 def _name_of(root: str | os.PathLike[str] | Mapping[str, str]) -> str:
     what = repr(sorted(root)) if isinstance(root, Mapping) else os.path.realpath(root)
     return "atoll-" + hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:12]
-
-
-def _shortfall(reached: int, of: int) -> str:
-    if reached == of:
-        return ""
-    limit = f"{reranking.ENCODE_SECONDS:g} s"
-    return f"{reached} of {of} candidates were compared by meaning in {limit}: ask again for more"
 
 
 def _joined(*notes: str) -> str:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import forks
 from atoll.errors import IndexDamagedError, RetrievalError
+from atoll.retrieval.meaning import key_of
 from atoll.retrieval.types import CODE, DOC, Unit
-from atoll.retrieval.words import match_expression, split_words
+from atoll.retrieval.words import match_expression, related_expression, split_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-VERSION = 1
+VERSION = 2
 """Increase it with every change of the tables, the chunks or the words."""
 APPLICATION = 0x41544F4C
 MEMORY = ":memory:"
@@ -34,9 +35,10 @@ _TEXTS = "name, body, doc, content='', tokenize='porter unicode61'"
 _SCHEMA = f"""
 CREATE TABLE files (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, hash BLOB NOT NULL);
 CREATE TABLE units (id INTEGER PRIMARY KEY, corpus TEXT NOT NULL,
-    {", ".join(f'"{name}" NOT NULL' for name in _FIELDS)});
+    {", ".join(f'"{name}" NOT NULL' for name in _FIELDS)}, meaning BLOB NOT NULL);
 CREATE INDEX units_of_file ON units (path);
-CREATE TABLE vectors (key BLOB PRIMARY KEY, tokens INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE vectors (
+    key BLOB NOT NULL, tokens INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (key, tokens));
 CREATE TABLE sent (server TEXT, path TEXT, hash BLOB NOT NULL, PRIMARY KEY (server, path));
 CREATE VIRTUAL TABLE words_code USING fts5 ({_TEXTS});
 CREATE VIRTUAL TABLE words_doc USING fts5 ({_TEXTS});
@@ -61,6 +63,7 @@ class Store:
     def __init__(self, path: Path | None, max_bytes: int) -> None:
         """Open or create the index; without a path it is in memory."""
         self._lock = forks.new_rlock()
+        self._changes = 0
         self._db = sqlite3.connect(
             path or MEMORY, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -130,9 +133,22 @@ class Store:
             for path in paths:
                 _forget(db, path)
 
-    def search(self, query: str, corpus: str, limit: int) -> list[tuple[Unit, float]]:
-        """Return units that contain any of the query's words, best first."""
-        expression = match_expression(query)
+    def search(
+        self, query: str, corpus: str, limit: int, *, related: bool = False
+    ) -> list[tuple[Unit, float]]:
+        """Return units that contain any of the query's words, best first.
+
+        With `related`, units follow, with score 0, that contain words which begin or mean the same.
+        """
+        found = self._matching(match_expression(query), corpus, limit)
+        if not related or len(found) >= limit:
+            return found
+        known = {(unit.path, unit.start, unit.name) for unit, _ in found}
+        more = self._matching(related_expression(query), corpus, limit)
+        others = ((one, 0.0) for one, _ in more if (one.path, one.start, one.name) not in known)
+        return [*found, *others][:limit]
+
+    def _matching(self, expression: str, corpus: str, limit: int) -> list[tuple[Unit, float]]:
         if not expression:
             return []
         words = _WORDS[corpus]
@@ -147,6 +163,49 @@ class Store:
         with self._reading() as db:
             rows = db.execute(statement, (expression, limit)).fetchall()
         return [(_unit(row), -row[-1]) for row in rows]
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """What differs after a change of the index, by this process or by another."""
+        with self._reading() as db:
+            return self._changes, int(db.execute("PRAGMA data_version").fetchone()[0])
+
+    def encoded(self, corpus: str, most: int) -> tuple[int, int]:
+        """Return how many units of a corpus have a vector, and how many there are, up to `most`."""
+        statement = (
+            "SELECT count(v.key), count(*) FROM (SELECT meaning FROM units WHERE corpus = ? "
+            "ORDER BY id LIMIT ?) AS u LEFT JOIN vectors AS v ON v.key = u.meaning AND v.tokens = 0"
+        )
+        with self._reading() as db:
+            done, total = db.execute(statement, (corpus, most)).fetchone()
+        return int(done), int(total)
+
+    def unencoded(self, corpus: str, limit: int) -> list[Unit]:
+        """Return units of a corpus that have no vector, the oldest first."""
+        statement = (
+            f"SELECT {_COLUMNS} FROM units AS u WHERE u.corpus = ? AND NOT EXISTS "  # noqa: S608
+            "(SELECT 1 FROM vectors AS v WHERE v.key = u.meaning AND v.tokens = 0) "
+            "GROUP BY u.meaning ORDER BY u.id LIMIT ?"
+        )
+        with self._reading() as db:
+            return [_unit(row) for row in db.execute(statement, (corpus, limit)).fetchall()]
+
+    def dense_vectors(self, corpus: str, most: int) -> list[tuple[int, bytes]]:
+        """Return the ids of the units of a corpus that have a vector, each with it."""
+        statement = (
+            "SELECT u.id, v.data FROM units AS u JOIN vectors AS v "
+            "ON v.key = u.meaning AND v.tokens = 0 WHERE u.corpus = ? ORDER BY u.id LIMIT ?"
+        )
+        with self._reading() as db:
+            return list(db.execute(statement, (corpus, most)).fetchall())
+
+    def units(self, ids: list[int]) -> list[tuple[int, Unit]]:
+        """Return units by their ids, in this order; those that are gone are left out."""
+        marks = ", ".join("?" * len(ids))
+        statement = f"SELECT {_COLUMNS}, u.id FROM units AS u WHERE u.id IN ({marks})"  # noqa: S608
+        with self._reading() as db:
+            found = {row[-1]: _unit(row) for row in db.execute(statement, ids).fetchall()}
+        return [(number, found[number]) for number in ids if number in found]
 
     def vectors(self, keys: list[bytes], *, tokens: bool) -> dict[bytes, bytes]:
         """Return the cached vectors of one kind, by key."""
@@ -195,6 +254,7 @@ class Store:
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock, _told_clearly():
             self._db.execute("BEGIN IMMEDIATE")
+            self._changes += 1
             try:
                 yield self._db
                 self._db.execute("COMMIT")
@@ -228,10 +288,10 @@ def _told_clearly() -> Iterator[None]:
 
 
 def _insert(db: sqlite3.Connection, corpus: str, unit: Unit) -> None:
-    marks = ", ".join("?" * (len(_FIELDS) + 1))
+    marks = ", ".join("?" * (len(_FIELDS) + 2))
     columns = ", ".join(f'"{name}"' for name in _FIELDS)
-    statement = f"INSERT INTO units (corpus, {columns}) VALUES ({marks})"  # noqa: S608
-    number = db.execute(statement, (corpus, *_values(unit))).lastrowid
+    statement = f"INSERT INTO units (corpus, {columns}, meaning) VALUES ({marks})"  # noqa: S608
+    number = db.execute(statement, (corpus, *_values(unit), key_of(unit))).lastrowid
     table = _WORDS[corpus]
     statement = f"INSERT INTO {table} (rowid, name, body, doc) VALUES (?, ?, ?, ?)"  # noqa: S608
     db.execute(statement, (number, *_words(unit)))

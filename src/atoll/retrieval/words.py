@@ -39,3 +39,53 @@ def query_words(query: str) -> list[str]:
 def match_expression(query: str) -> str:
     """Return the FTS5 expression that matches any of the words; "" if there are none."""
     return " OR ".join(f'"{word}"' for word in query_words(query))
+
+
+def related_expression(query: str) -> str:
+    """Return the FTS5 expression for words that begin like those of a query, or mean the same."""
+    words = query_words(query)
+    stems = [
+        word[: max(_STEM, len(word) - 3)] for word in words if len(word) > _STEM and word.isalpha()
+    ]
+    groups = [group for group in _SAME if not group.isdisjoint(words)]
+    same = sorted(set().union(*groups).difference(words))
+    return " OR ".join([*(f'"{stem}" *' for stem in stems), *(f'"{word}"' for word in same)])
+
+
+_STEM = 5
+"""Letters that the beginnings of two related words have in common at least."""
+_SAME = tuple(
+    frozenset(line.split())
+    for line in """\
+delete remove erase drop discard unlink purge destroy
+create make build construct generate new
+get fetch retrieve load read obtain download
+set write store save put persist
+send post emit publish dispatch transmit
+find search look locate query lookup
+error failure exception fault fail problem
+retry repeat again reattempt backoff
+login authenticate signin auth logon credential password
+user account member customer person
+config configuration settings options preferences setup
+start begin launch run open init initialize
+stop end close shutdown terminate finish quit exit
+parse decode deserialize interpret unmarshal
+format encode serialize dump marshal render
+check validate verify test assert ensure
+copy clone duplicate replicate
+change update modify edit alter patch
+list enumerate all items collection
+count number total amount size length
+wait sleep delay pause timeout
+cache memoize buffer
+thread concurrent parallel worker async
+file document path folder directory
+show display print view draw
+cost price fee charge amount payment pay
+fast quick speed performance slow
+join merge combine concat concatenate
+split divide separate chunk
+""".splitlines()
+)
+"""Words that code and documentation use for one another: a search without a model knows them."""
