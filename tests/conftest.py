@@ -27,12 +27,12 @@ from atoll.backends.gvisor import launch as gvisor
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.pyodide.launch import parked
 from atoll.backends.wasm import build
-from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.jail import cgroup
 from atoll.jail.supervisor_client import supervisor
+from atoll.packages.progress import Progress
 
 if TYPE_CHECKING:
     from own_service import OwnService

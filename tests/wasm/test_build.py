@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 import atoll
-from atoll.backends.wasm import build, progress
-from atoll.backends.wasm.progress import Progress
+from atoll.backends.wasm import build
+from atoll.packages import progress
+from atoll.packages.progress import Progress
 
 FACTS = '{"python": [3, 14, 0], "cells": null}'
 QUIET = Progress("test")
@@ -83,7 +84,7 @@ def test_two_processes_build_once(tmp_path):
     """Both begin at once; the second waits for the first, and finds its work."""
     code = (
         "import sys, time; from pathlib import Path; from atoll.backends.wasm import build\n"
-        "from atoll.backends.wasm.progress import Progress\n"
+        "from atoll.packages.progress import Progress\n"
         "def componentize(target):\n"
         "    print('building', flush=True); time.sleep(1); (target / build.WASM).write_bytes(b'w')\n"
         "build._componentize = componentize\n"
@@ -100,14 +101,20 @@ def test_two_processes_build_once(tmp_path):
 
 
 def test_a_bar_is_drawn_on_a_terminal_alone(monkeypatch):
+    drawn = threading.Event()
+
     class Terminal(io.StringIO):
         def isatty(self):
             return True
 
+        def flush(self):
+            drawn.set()
+
     screen = Terminal()
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0)
     monkeypatch.setattr(progress.sys, "stderr", screen)
-    with Progress("first use").step("compiling", 1.0), contextlib.suppress(OSError):
-        __import__("time").sleep(0.35)
+    with Progress("first use").step("compiling", 1.0):
+        assert drawn.wait(60)
     assert "first use [" in screen.getvalue()
     assert "compiling" in screen.getvalue()
     monkeypatch.setattr(progress.sys, "stderr", silent := io.StringIO())

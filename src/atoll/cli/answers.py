@@ -12,6 +12,7 @@ from atoll.cli.progress import width_of
 from atoll.cli.run import plain
 from atoll.rlm.model_calls import usage_fields
 from atoll.rlm.types import Ended
+from atoll.text.amounts import counted
 from atoll.trajectory import terminal_text, words
 from atoll.trajectory.canvas import Canvas
 from atoll.trajectory.showend import show_support
@@ -71,8 +72,8 @@ def as_json(answer: Answer) -> dict[str, Any]:
 def _totals(answer: Answer) -> str:
     cost = "price unknown: see ATOLL_PRICES" if answer.cost is None else words.money(answer.cost)
     told = [
-        words.count(answer.turns, "turn"),
-        words.count(answer.calls, "model call"),
+        counted(answer.turns, "turns"),
+        counted(answer.calls, "model calls"),
         words.tokens(usage_fields(answer.usage)),
         cost,
         words.duration(answer.seconds * 1000),

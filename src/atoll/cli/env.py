@@ -15,6 +15,7 @@ from atoll.packages import environment, store
 from atoll.packages.environment import ensure
 from atoll.packages.target import for_interpreter
 from atoll.requirements import check_environment_name
+from atoll.text.amounts import ago_text, size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from atoll.packages.store import Environment
 
 SHORT = 12
-_STEPS = ((86_400 * 2, 86_400, "days"), (7_200, 3_600, "hours"), (120, 60, "minutes"))
 
 
 def command(args: Namespace) -> int:
@@ -43,7 +43,7 @@ def create(args: Namespace) -> int:
     hold = ensure(wanted, target, allow_source=args.allow_source, refresh=args.refresh)
     environment.set_name(args.name, wanted)
     _print_packages(hold.environment)
-    say = f"{args.name} is ready: {_size(hold.environment.size)}, {hold.environment.label}"
+    say = f"{args.name} is ready: {size_text(hold.environment.size)}, {hold.environment.label}"
     print(f"atoll: {say}. Use it with --package @{args.name}", file=sys.stderr)
     hold.close()
     return 0
@@ -63,9 +63,9 @@ def list_all(args: Namespace) -> int:
     for one in found:
         names = ",".join(_names_of(one, known)) or "-"
         asked = ", ".join(one.requirements)
-        used = _ago(time.time() - one.used)
+        used = ago_text(time.time() - one.used)
         short = one.hash[:SHORT]
-        print(f"{names:16} {short} {one.label:12} {_size(one.size):>9}  {used:16} {asked}")
+        print(f"{names:16} {short} {one.label:12} {size_text(one.size):>9}  {used:16} {asked}")
     return 0
 
 
@@ -80,8 +80,8 @@ def show(args: Namespace) -> int:
         print(f"environment  {one.hash}  ({', '.join(_names_of(one, known)) or 'no name'})")
         print(f"asked for    {', '.join(one.requirements)}")
         print(f"python       {one.label} ({one.target})")
-        print(f"size         {_size(one.size)} in {one.folder}")
-        print(f"used         {_ago(time.time() - one.used)}")
+        print(f"size         {size_text(one.size)} in {one.folder}")
+        print(f"used         {ago_text(time.time() - one.used)}")
         _print_packages(one)
     return 0
 
@@ -127,14 +127,3 @@ def _print_packages(one: Environment) -> None:
     for package in one.packages:
         origin = "  built from source" if package.from_source else ""
         print(f"{package.name}=={package.version}  sha256:{package.sha256[:16]}…{origin}")
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
-
-
-def _ago(seconds: float) -> str:
-    for least, unit, name in _STEPS:
-        if seconds >= least:
-            return f"{seconds / unit:.0f} {name} ago"
-    return "just now" if seconds < 10 else f"{seconds:.0f} seconds ago"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.cli import serve
 from atoll.config import expand_home
 from atoll.errors import ConfigError
+from atoll.text.amounts import ago_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -47,7 +48,9 @@ def _list(args: Namespace, known: Any) -> int:
         return 0
     for one in rows:
         state = "revoked" if one["revoked"] else "expired" if _expired(one) else "valid"
-        used = "never used" if one["used"] is None else f"used {_ago(one['used'])} ago"
+        used = "never used"
+        if one["used"] is not None:
+            used = f"used {ago_text(time.time() - one['used'])}"
         scopes = " ".join(one["scopes"])
         print(f"{one['id']}  {state:8} {one['tenant']:14} {used:16} {scopes:36} {one['name']}")
     if not rows:
@@ -73,10 +76,3 @@ def _number(text: str) -> tuple[str, float | int]:
 
 def _expired(key: dict[str, Any]) -> bool:
     return key["expires"] is not None and key["expires"] < time.time()
-
-
-def _ago(moment: float) -> str:
-    seconds = max(0, int(time.time() - moment))
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

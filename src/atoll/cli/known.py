@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli.colours import Colours
 from atoll.cli.progress import width_of
+from atoll.text.amounts import counted
 from atoll.trajectory import terminal_text, words
 from atoll.trajectory.canvas import Canvas
 from atoll.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded
@@ -76,7 +77,7 @@ class Known:
         brush = canvas.brush
         took = words.duration((time.monotonic() - self._begun) * 1000)
         yield brush.warn(f"atoll: interrupted after {took}, before there was an answer.")
-        done = f"{words.count(self.turns, 'turn')} done" if self.turns else "no turn was finished"
+        done = f"{counted(self.turns, 'turns')} done" if self.turns else "no turn was finished"
         yield from canvas.say(0, "turns", done, brush.strong)
         if self.last is not None:
             yield from canvas.say(0, "last code", "", brush.strong)
@@ -91,7 +92,7 @@ class Known:
 
     def _cost(self) -> str:
         usd = "price unknown" if self.usd is None else words.money(self.usd)
-        told = [words.count(self.calls, "model call"), words.tokens(self.usage), usd]
+        told = [counted(self.calls, "model calls"), words.tokens(self.usage), usd]
         cut = "; the reply that was cut off is not counted" if self._asking else ""
         return " · ".join(told) + cut
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from atoll import forks
 from atoll.cli.colours import Colours
+from atoll.text.amounts import counted
 from atoll.trajectory import events, terminal_text, words
 from atoll.trajectory.fields import Usage
 
@@ -127,11 +128,11 @@ class Progress:
 
     def _now(self) -> str:
         """Return what else is known of what is running."""
-        many = f", {words.count(self._sub_calls, 'sub-call')} running" if self._sub_calls else ""
+        many = f", {counted(self._sub_calls, 'sub-calls')} running" if self._sub_calls else ""
         if not self._typed:
             return many
         rate = self._typed / max(time.monotonic() - self._typing_since, 0.5)
-        return f"{many}, {words.count(self._typed, 'token')} written ({rate:.1f}/s)"
+        return f"{many}, {counted(self._typed, 'tokens')} written ({rate:.1f}/s)"
 
     def _erase(self) -> None:
         if self._drawn:
@@ -140,7 +141,7 @@ class Progress:
             self._drawn = False
 
     def _so_far(self) -> str:
-        return f"{words.count(self._calls, 'call')} · {self._cost()} · {self._took()}"
+        return f"{counted(self._calls, 'calls')} · {self._cost()} · {self._took()}"
 
     def _cost(self) -> str:
         return "price unknown" if self._unpriced else words.money(self._usd)

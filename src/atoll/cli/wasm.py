@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.backends.wasm import PythonSandbox, build, packages
-from atoll.backends.wasm.progress import Progress
 from atoll.cli import doctor
 from atoll.cli.standard_streams import say
 from atoll.errors import ConfigError
+from atoll.packages.progress import Progress
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError, UnsupportedError
@@ -23,6 +22,7 @@ from atoll.files.types import (
 )
 from atoll.guest.workspace import LINES, MAX_MATCHES
 from atoll.name_hints import FilesHints
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -236,15 +236,6 @@ def infos(rows: Iterable[Any]) -> list[FileInfo]:
         FileInfo(path=path, is_dir=is_dir, size=size, modified_at=iso_time(modified))
         for path, is_dir, size, modified in rows
     ]
-
-
-def iso_time(seconds: float) -> str:
-    """Return ISO 8601; a guest may set any time, also one that no calendar has."""
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        moment = datetime.fromtimestamp(0, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _code(answer: dict[str, Any]) -> FileError | None:

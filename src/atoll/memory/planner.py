@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.text.amounts import counted
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
@@ -69,10 +70,10 @@ def advise(memory: EpisodicMemory, intent: str, allowed: Sequence[str]) -> Advic
     share = max(memory.epsilon, trial_share(runs)) if untried else memory.epsilon
     if memory.random.random() < share:
         chosen = memory.random.choice(untried or list(allowed))
-        why = f"to try it: {found.runs[chosen]} of {_many(runs)} took this way"
+        why = f"to try it: {found.runs[chosen]} of {counted(runs, 'similar runs')} took this way"
         return Advice(strategy=chosen, why=why, items=found.items, trial=True)
     chosen, q = best(found.items)
-    why = f"Q {q:.2f} in {_many(found.runs[chosen])}"
+    why = f"Q {q:.2f} in {counted(found.runs[chosen], 'similar runs')}"
     return Advice(strategy=chosen, why=why, items=found.items)
 
 
@@ -109,7 +110,3 @@ def _line(one: Item) -> str:
     intent = one.intent[:SHOWN_INTENT]
     told = f"{one.strategy}, Q {one.q:.2f}, {one.tokens:,} tokens, {one.outcome}"
     return f"- {told}; question: {intent}"
-
-
-def _many(runs: int) -> str:
-    return f"{runs} similar run{'' if runs == 1 else 's'}"

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.2
+WIDTH = 24
 _LOGGER = logging.getLogger("atoll")
 
 
@@ -21,14 +22,22 @@ class Progress:
     """A line on stderr while its block runs; without a terminal, log lines (INFO)."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._doing = title, ""
+        self._title, self._doing, self._seconds = title, "", 0.0
         self._over = threading.Event()
         self._drawer: threading.Thread | None = None
 
-    def say(self, doing: str) -> None:
-        """Show the present step."""
+    def say(self, doing: str, seconds: float = 0.0) -> None:
+        """Show the present step, with a bar if about how many seconds it takes is known."""
         self._doing = "".join(c if c.isprintable() else "?" for c in doing)
+        self._seconds = seconds
         _LOGGER.info("%s: %s", self._title, self._doing)
+
+    @contextlib.contextmanager
+    def step(self, doing: str, seconds: float) -> Iterator[None]:
+        """Show one step while the block runs."""
+        with self:
+            self.say(doing, seconds)
+            yield
 
     @contextlib.contextmanager
     def watchdog(self, seconds: float, stop: Callable[[], None]) -> Iterator[None]:
@@ -42,6 +51,7 @@ class Progress:
             timer.cancel()
 
     def __enter__(self) -> Self:
+        self._over.clear()
         if sys.stderr is not None and sys.stderr.isatty():
             self._drawer = threading.Thread(target=self._draw, daemon=True)
             self._drawer.start()
@@ -58,7 +68,15 @@ class Progress:
             return
         while not self._over.wait(REDRAW_SECONDS):
             spent = time.monotonic() - started
-            sys.stderr.write(f"\r\x1b[K{self._title}: {self._doing}, {spent:.0f} s")
+            bar = _bar(spent, self._seconds) if self._seconds else ""
+            sys.stderr.write(f"\r\x1b[K{self._title}{bar}: {self._doing}, {spent:.0f} s")
             sys.stderr.flush()
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
+
+
+def _bar(spent: float, seconds: float) -> str:
+    """Return a bar that fills by the estimate, and ever more slowly after it."""
+    late = spent / (spent + seconds / 4) if spent > seconds else 0.0
+    full = int(WIDTH * max(late, min(spent / seconds, 0.8)))
+    return f" [{'#' * full}{'.' * (WIDTH - full)}]"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import check_positive, checked_keywords
+from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -251,11 +252,6 @@ def amount_text(what: str, amount: float) -> str:
     if what == "seconds":
         return f"{amount:.1f} s"
     return counted(int(amount), what)
-
-
-def counted(number: int, things: str) -> str:
-    """Return a number of things in words: `1 call`, `2 calls`."""
-    return f"{number:,} {things.removesuffix('s') if number == 1 else things}"
 
 
 def _units(what: str, amount: float) -> float:

@@ -12,12 +12,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from atoll.rlm import prompts
-from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text, counted
+from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text
 from atoll.rlm.history import History
 from atoll.rlm.model_calls import MARGIN, prompt_tokens, would_cost
 from atoll.rlm.models.types import Message
 from atoll.rlm.replies import parse, plain_answer
 from atoll.rlm.types import Ended, Ending
+from atoll.text.amounts import counted
 from atoll.text.quoting import quoted
 from atoll.trajectory.events import CodeRan, Refused
 from atoll.types import Outcome

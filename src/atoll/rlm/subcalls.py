@@ -14,10 +14,10 @@ from atoll.context import Context
 from atoll.environment.registry import CALLING
 from atoll.errors import ConfigError, ModelReplyError
 from atoll.guest.bridge import ANSWER_KEY
-from atoll.rlm.budget import counted
 from atoll.rlm.model_calls import ModelCalls, SubcallEvents, Totals
 from atoll.rlm.models.types import Message
 from atoll.rlm.types import Ended, Ending
+from atoll.text.amounts import counted
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:

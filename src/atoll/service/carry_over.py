@@ -25,7 +25,7 @@ from atoll.service.keys import Principal
 from atoll.service.problems import Problem
 from atoll.service.sessions import STOPPED
 from atoll.service.shapes import ContextOf
-from atoll.trajectory.words import count
+from atoll.text.amounts import counted
 from atoll.wire import options
 
 if TYPE_CHECKING:
@@ -204,10 +204,10 @@ def _read(record: str) -> SavedSession | None:
 def _tell(lost: dict[str, str]) -> None:
     """Log how many sessions come back, and name the others."""
     if saved := sum(not why for why in lost.values()):
-        _LOG.info("saved %s, to go on when the service starts again", count(saved, "session"))
+        _LOG.info("saved %s, to go on when the service starts again", counted(saved, "sessions"))
     named = [(ident, why) for ident, why in lost.items() if why]
     for ident, why in named[:MOST_NAMED]:
         _LOG.warning("session %s has ended: %s", ident, why)
     if len(named) > MOST_NAMED:
-        more = count(len(named) - MOST_NAMED, "more session")
+        more = counted(len(named) - MOST_NAMED, "more sessions")
         _LOG.warning("%s could not be saved and ended", more)

@@ -7,7 +7,6 @@ and forgets no idempotency key, one that is set back lets nothing live on.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 
 from atoll.errors import BusyError
 
@@ -19,15 +18,6 @@ _BASE = time.time() - time.monotonic()
 def now() -> float:
     """Return seconds since 1970."""
     return _BASE + time.monotonic()
-
-
-def moment(seconds: float) -> str:
-    """Return a time in RFC 3339; a guest may give a file any time, also one no calendar has."""
-    try:
-        found = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        found = datetime.fromtimestamp(0, UTC)
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def time_left(limit_ms: float, begun: float) -> float:

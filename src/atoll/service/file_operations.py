@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct, to_builtins
 
-from atoll.files.base import infos, iso_time, request
+from atoll.files.base import infos, request
 from atoll.files.types import FileError
 from atoll.guest.workspace import LINES, MAX_MATCHES
 from atoll.service import shapes
 from atoll.service.calls import as_json
 from atoll.service.problems import Problem
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import re
 from contextvars import ContextVar
 from typing import Any
 
-from atoll.service.clock import moment
+from atoll.text.amounts import iso_time
 
 FORMATS = ("text", "json")
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -73,7 +73,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         line: dict[str, Any] = {
-            "time": moment(record.created),
+            "time": iso_time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
         }

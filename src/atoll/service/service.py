@@ -48,7 +48,7 @@ from atoll.service.shapes import response_json, result_json
 from atoll.service.streams import Streams
 from atoll.service.tracing import Traces
 from atoll.shares import OWNER, FairThreads
-from atoll.trajectory.words import count
+from atoll.text.amounts import counted
 from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Service:
         asyncio.get_running_loop().set_default_executor(self.threads)
         self.runs.start()
         if lost := self.ledger.start():
-            _LOG.warning("%s of an earlier process ended with it", count(lost, "session"))
+            _LOG.warning("%s of an earlier process ended with it", counted(lost, "sessions"))
         if self.fleet is not None:
             await self.fleet.keys.compare(self.ledger)
         try:
@@ -153,7 +153,7 @@ class Service:
             self.why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
         if self.fleet is None and (again := await self._carry_over.restore()):
-            _LOG.info("going on with %s, saved when it stopped", count(again, "session"))
+            _LOG.info("going on with %s, saved when it stopped", counted(again, "sessions"))
         await self.announce()
         pause = min(SWEEP_SECONDS, self.settings.idle_seconds / 2)
         self._sweeping = self._background.watch("the service", lambda: pause, *self._sweeps())

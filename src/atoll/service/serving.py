@@ -23,7 +23,7 @@ from atoll.service.app import App
 from atoll.service.connections import GuardedProtocol, QuietSocket
 from atoll.service.folder import claimed
 from atoll.service.service import Service
-from atoll.trajectory.words import count
+from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -88,7 +88,7 @@ class Server(uvicorn.Server):
 
     async def _end(self) -> None:
         if running := len(self._service.executions.running):
-            what = count(running, "running execution")
+            what = counted(running, "running executions")
             _LOG.info("stopping after %s: a second signal ends everything now", what)
         await self._service.drain()
         self.should_exit = True

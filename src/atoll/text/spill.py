@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
+from atoll.text.amounts import counted
 from atoll.text.spill_store import SpillStore
 from atoll.text.summary import RollingSummary, head_and_tail
 
@@ -114,13 +115,13 @@ class Spill:
 
 def _header(turn: int, text: str, short: str, reason: str, lost: int) -> str:
     lines = text.removesuffix("\n").count("\n") + 1
-    counted = "1 line" if lines == 1 else f"{lines:,} lines"
     where = f"all of it is in {short}"
     if reason:
         where = f"the rest was not kept: {reason[:120]}"
     elif lost:
         where = f"{short} has this much; {lost:,} bytes in the middle were too many and are lost"
-    return f"[output of turn {turn}: {len(text):,} characters in {counted}; {where}]"
+    length = f"{len(text):,} characters in {counted(lines, 'lines')}"
+    return f"[output of turn {turn}: {length}; {where}]"
 
 
 def _footer(short: str) -> str:

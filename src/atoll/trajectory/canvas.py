@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from atoll.text.amounts import counted
 from atoll.trajectory import terminal_text
-from atoll.trajectory.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Canvas:
             for part in fold(one, room):
                 yield f"{start}{stroke(part)}".rstrip()
         if len(told) > len(shown):
-            rest = f"… {count(len(told) - len(shown), 'more line')}"
+            rest = f"… {counted(len(told) - len(shown), 'more lines')}"
             yield f"{start}{self.brush.faint(rest)}"
 
     def row(self, level: int, head: str, left: str, right: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.text.amounts import counted
 from atoll.trajectory import events, research, words
 from atoll.trajectory.canvas import NARROWEST, Canvas, NoBrush
 from atoll.trajectory.showend import show_end, show_final
@@ -34,7 +35,7 @@ def show(
     if trajectory.torn:
         yield canvas.brush.warn("the last line of the file is not whole")
     if trajectory.skipped:
-        yield canvas.brush.warn(f"{words.count(trajectory.skipped, 'line')} could not be read")
+        yield canvas.brush.warn(f"{counted(trajectory.skipped, 'lines')} could not be read")
     if trajectory.cut:
         yield canvas.brush.warn("there is more in the file than is read")
 
@@ -142,7 +143,7 @@ def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str
         took = max(one.end_ms for one in nodes) - min(one.start_ms for one in nodes)
         usd = sum(one.totals.usd for one in nodes)
         told = f"{words.at_once(nodes)} at once · {words.duration(took)} · {words.money(usd)}"
-        head = words.count(len(nodes), "sub-call")
+        head = counted(len(nodes), "sub-calls")
         yield from canvas.say(level, head, told, canvas.brush.strong)
     chosen = list(nodes) if canvas.full else _chosen(nodes)
     for one in chosen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atoll.text.amounts import counted
 from atoll.trajectory import words
 from atoll.trajectory.events import RunEnded
 
@@ -46,7 +47,7 @@ def show_end(canvas: Canvas, node: Node) -> Iterator[str]:
     totals, brush = node.totals, canvas.brush
     told = [
         words.duration(node.end_ms - node.start_ms),
-        words.count(totals.calls, "model call"),
+        counted(totals.calls, "model calls"),
         words.tokens(totals.usage),
         words.cost(totals),
     ]

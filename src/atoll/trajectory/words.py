@@ -6,6 +6,8 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from atoll.text.amounts import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -53,13 +55,8 @@ def cost(totals: Totals) -> str:
     """Return dollars, and how many calls of unknown price they leave out."""
     if not totals.unpriced:
         return money(totals.usd)
-    unknown = f"{count(totals.unpriced, 'call')} of unknown price"
+    unknown = f"{counted(totals.unpriced, 'calls')} of unknown price"
     return f"{money(totals.usd)} + {unknown}" if totals.usd else unknown
-
-
-def count(number: int, what: str) -> str:
-    """Return a number with its noun, in the plural if needed."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def share(value: Any) -> str:

@@ -39,8 +39,8 @@ from atoll.extras import hint as install_hint
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.backends.wasm.progress import Progress
     from atoll.config import SandboxConfig
+    from atoll.packages.progress import Progress
 
 SOURCES = Path(__file__).resolve().parent / "component"
 GUEST = Path(guest.__file__).resolve().parent

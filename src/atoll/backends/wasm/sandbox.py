@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.backends.wasm import build, limit_messages, packages
 from atoll.backends.wasm.counters import Ending
 from atoll.backends.wasm.launch import launch, with_packages
-from atoll.backends.wasm.progress import Progress
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
+from atoll.packages.progress import Progress
 from atoll.packages.sandbox import PackagedSandbox
 from atoll.policy import Capability, Isolation, names_keywords
 from atoll.sandbox import check_code

@@ -12,11 +12,11 @@ from msgspec import Struct
 from atoll.pool.tiers import TIERS
 from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.clock import moment
 from atoll.service.e2b import snapshots
 from atoll.service.handlers import MAX_FORKS, read_state
 from atoll.service.problems import Problem, of_error
 from atoll.service.sessions import MAX_PAGE
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -173,7 +173,7 @@ async def metrics(call: Call) -> Response:
     usage, policy = hosted.usage(), hosted.session.config.policy
     alive = max(now - hosted.created, 1e-3)
     sample = {
-        "timestamp": moment(now),
+        "timestamp": iso_time(now),
         "timestampUnix": int(now),
         "cpuCount": os.cpu_count() or 1,
         "cpuUsedPct": round(100 * usage["cpu_seconds"] / alive, 2),
@@ -233,8 +233,8 @@ def _detail(call: Call, hosted: HostedSession) -> dict[str, Any]:
         "templateID": facts.template,
         "clientID": "atoll",
         "envdVersion": ENVD_VERSION,
-        "startedAt": moment(hosted.created),
-        "endAt": moment(min(hosted.idle_until, hosted.expires)),
+        "startedAt": iso_time(hosted.created),
+        "endAt": iso_time(min(hosted.idle_until, hosted.expires)),
         "state": _state(hosted),
         "cpuCount": os.cpu_count() or 1,
         "memoryMB": (policy.memory_bytes or 0) // MEBIBYTE,

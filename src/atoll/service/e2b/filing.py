@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.files.types import FileError
 from atoll.guest.workspace import code_of
-from atoll.service import clock
 from atoll.service.calls import as_json
 from atoll.service.e2b import wire
 from atoll.service.e2b.paths import located
@@ -18,6 +17,7 @@ from atoll.service.ids import new_id
 from atoll.service.multipart import Form
 from atoll.service.problems import Problem
 from atoll.service.spool import Spool
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -257,7 +257,7 @@ def _entry(found: Entry) -> dict[str, Any]:
         "permissions": stat.filemode(found.mode),
         "owner": "user",
         "group": "user",
-        "modifiedTime": clock.moment(found.modified),
+        "modifiedTime": iso_time(found.modified),
     }
 
 

@@ -15,10 +15,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.notebook import Past
-from atoll.service.clock import moment
 from atoll.service.jupyter import cells
 from atoll.service.jupyter.messages import KernelMessage, header
 from atoll.service.problems import Problem, encode, of_error
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from atoll.service.hosted import HostedSession
@@ -64,7 +64,7 @@ class Kernel:
         return {
             "id": self.id,
             "name": self.name,
-            "last_activity": moment(self.hosted.used),
+            "last_activity": iso_time(self.hosted.used),
             "execution_state": self.state,
             "connections": len(self.sockets),
         }

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from atoll.service.clock import moment, now
+from atoll.service.clock import now
 from atoll.service.problems import encode
+from atoll.text.amounts import iso_time
 
 V1 = "v1.kernel.websocket.jupyter.org"
 """The sub-protocol whose frames are binary; without one, a frame is JSON."""
@@ -52,7 +53,7 @@ def header(kind: str, session: str) -> dict[str, Any]:
         "msg_type": kind,
         "session": session,
         "username": "atoll",
-        "date": moment(now()),
+        "date": iso_time(now()),
         "version": VERSION,
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -13,6 +12,7 @@ from atoll.service.calls import as_json
 from atoll.service.librechat.storage import ID, Scope, checked_name, new_id
 from atoll.service.multipart import Form
 from atoll.service.problems import Problem
+from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -181,15 +181,10 @@ def _store(call: Call) -> FileStore:
     return call.service.librechat.files
 
 
-def _when(file: StoredFile) -> str:
-    moment = datetime.fromtimestamp(file.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def _summary(file: StoredFile) -> dict[str, Any]:
     name = f"{file.storage}/{file.id}{PurePosixPath(file.name).suffix}"
     etag = file.digest[:32]
-    return {"name": name, "size": file.size, "lastModified": _when(file), "etag": etag}
+    return {"name": name, "size": file.size, "lastModified": iso_time(file.created), "etag": etag}
 
 
 def _full(file: StoredFile) -> dict[str, Any]:
@@ -211,7 +206,7 @@ def _normalized(file: StoredFile) -> dict[str, Any]:
         "storage_session_id": file.storage,
         "size": file.size,
         "contentType": file.media_type,
-        "lastModified": _when(file),
+        "lastModified": iso_time(file.created),
         **({"read_only": True} if file.read_only else {}),
     }
 

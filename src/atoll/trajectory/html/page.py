@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from atoll.text.amounts import counted
 from atoll.trajectory import words
 from atoll.trajectory.events import Explored, FinalGiven, RunEnded, RunStarted
 from atoll.trajectory.html import bars
@@ -40,7 +41,7 @@ def page(trajectory: Trajectory) -> Iterator[str]:
     notes = [
         "Nothing has happened in it yet." * (not runs),
         "The last line of the file is not whole." * trajectory.torn,
-        f"{words.count(trajectory.skipped, 'line')} could not be read." * bool(trajectory.skipped),
+        f"{counted(trajectory.skipped, 'lines')} could not be read." * bool(trajectory.skipped),
         "There is more in the file than is shown." * trajectory.cut,
     ]
     yield from (f'<p class="note">{note}</p>\n' for note in notes if note)
@@ -90,7 +91,7 @@ def _state(node: Node) -> str:
             for text in (
                 words.cost(totals),
                 words.duration(node.end_ms - node.start_ms),
-                words.count(totals.calls, "model call"),
+                counted(totals.calls, "model calls"),
                 words.tokens(totals.usage),
             )
         ),

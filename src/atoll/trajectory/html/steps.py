@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.text.amounts import counted
 from atoll.trajectory import events, research, words
 from atoll.trajectory.html import bars
 from atoll.trajectory.html.texts import one
@@ -84,7 +85,7 @@ class Steps:
     def _turn(self, turn: events.CodeRan, node: Node) -> Iterator[str]:
         told = [turn.outcome, words.duration(turn.duration_ms), turn.isolation]
         if node.children:
-            told += [words.count(len(node.children), "sub-call"), words.cost(node.totals)]
+            told += [counted(len(node.children), "sub-calls"), words.cost(node.totals)]
         told += ["the same code as before"] if turn.repeated else []
         mood = "good" if turn.outcome == "ok" else "bad"
         lead = next((row for row in turn.code.splitlines() if row.strip()[:1] not in {"", "#"}), "")
@@ -104,7 +105,7 @@ class Steps:
         usd = sum(node.totals.usd for node in nodes)
         told = f"{words.duration(end - start)}, {words.money(usd)}"
         many = f", {words.at_once(nodes)} at once" if len(nodes) > 1 else ""
-        yield f"<h4>{words.count(len(nodes), 'sub-call')}{many}: {told}</h4>"
+        yield f"<h4>{counted(len(nodes), 'sub-calls')}{many}: {told}</h4>"
         yield '<ol class="calls">\n'
         yield from self._items(nodes, lambda node: self._subcall(node, start, end))
         yield "</ol>"
