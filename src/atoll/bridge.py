@@ -55,21 +55,6 @@ class HandlerEndedError(Exception):
         self.kind = type(cause).__name__
 
 
-class _Caller:
-    """A block whose context variables are those of the handlers that are called meanwhile."""
-
-    def __init__(
-        self, callers: dict[str | None, contextvars.Context], execution: str | None
-    ) -> None:
-        self._callers, self._execution = callers, execution
-
-    def __enter__(self) -> None:
-        self._callers[self._execution] = contextvars.copy_context()
-
-    def __exit__(self, *_exc: object) -> None:
-        del self._callers[self._execution]
-
-
 class HostBridge:
     """Answers the guest's calls. Sync handlers run in threads, async ones in the loop."""
 
@@ -83,8 +68,9 @@ class HostBridge:
             STDIN_CALL: config.on_stdin,
         }
         self._tools: Mapping[str, Handler] = config.tools
-        self._callers: dict[str | None, contextvars.Context] = {}
-        """The context variables of each call to execute that is running, by its name."""
+        self.callers: dict[str | None, contextvars.Context] = {}
+        """The context variables of each call to execute while it runs, by its name: handlers run
+        with them."""
 
     @property
     def tools(self) -> Mapping[str, Handler]:
@@ -95,10 +81,6 @@ class HostBridge:
         """Offer `new` instead of `old`; tools that a backend added by itself stay."""
         added = {name: one for name, one in self._tools.items() if name not in old}
         self._tools = {**added, **new}
-
-    def called_from_here(self, execution: str | None = None) -> _Caller:
-        """Run handlers with the context variables that are set here, until the block ends."""
-        return _Caller(self._callers, execution)
 
     async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer to a guest's call; raise CallFailedError with what to tell it."""
@@ -190,7 +172,7 @@ class HostBridge:
         self, execution: str | None, handler: Handler, args: list[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Call a handler in a copy of its caller's context."""
-        caller = self._callers.get(execution)
+        caller = self.callers.get(execution)
         here = contextvars.copy_context() if caller is None else caller.copy()
         if inspect.iscoroutinefunction(handler):
             return await _await_in(here, handler(*args, **kwargs))

@@ -67,7 +67,13 @@ class Outbox:
     def put(self, line: bytes, fds: list[int]) -> None:
         """Send a message, now or as soon as the other side reads; its descriptors are closed."""
         if not self._queue and not fds:
-            line = self._write_now(line)
+            try:  # there is nearly always room
+                line = line[self._write(line, []) :]
+            except BlockingIOError:
+                pass
+            except OSError as exc:
+                self._on_fault(exc)
+                return
             if not line:
                 return
         self._queue.append((memoryview(line), fds))
@@ -82,16 +88,6 @@ class Outbox:
         self._open = False
         self._loop.remove_writer(self._fd)
         self._drop()
-
-    def _write_now(self, line: bytes) -> bytes:
-        """Write a line where there is room, as there is nearly always; return what is left."""
-        try:
-            return line[self._write(line, []) :]
-        except BlockingIOError:
-            return line
-        except OSError as exc:
-            self._on_fault(exc)
-            return b""
 
     def _flush(self) -> None:
         """Send what there is room for."""

@@ -101,13 +101,6 @@ class Answer(asyncio.Future[Any]):
     place = 0
     """How many bytes were sent before the request, if the subclass counts them."""
 
-    def come(self, value: Any) -> Wake | None:
-        """Set the result; return what is to be woken, if the caller has not gone."""
-        if self.done():
-            return None
-        self.set_result(value)
-        return self.wake
-
     def fail(self, why: Exception) -> None:
         """Set the exception, also where no caller awaits this request any more."""
         if not self.done():
@@ -130,16 +123,13 @@ class JsonRpcPeer(ABC):
         self._waiting: dict[str, Answer] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._ended: Exception | None = None
+        self.ended = False
+        """Whether no more messages will come."""
         self._idents: list[str] = []
         """Random ids for the next requests: the system is asked for many at once."""
         self._answered: Wake | None = None
         """What waits for the last answer that was read."""
         self._loop.add_reader(read_fd, self._on_readable)
-
-    @property
-    def ended(self) -> bool:
-        """Whether no more messages will come."""
-        return self._ended is not None
 
     @property
     def open_calls(self) -> list[str]:
@@ -165,7 +155,7 @@ class JsonRpcPeer(ABC):
 
     def _set_ended(self, why: Exception) -> None:
         """Deliver nothing more: fail the requests that wait, cancel the calls that run."""
-        self._ended = why
+        self._ended, self.ended = why, True
         self.cancel_calls()
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
@@ -206,10 +196,12 @@ class JsonRpcPeer(ABC):
             raise rpc.ProtocolError("an answer to a request that was not sent")
         if "error" in message:
             answer.fail(self._refusal(message["error"]))
-        elif (wake := answer.come(message["result"])) is not None:
-            if self._answered is not None:
-                self._answered.set(None)
-            self._answered = wake
+        elif not answer.done():  # else its caller has gone
+            answer.set_result(message["result"])
+            if answer.wake is not None:
+                if self._answered is not None:
+                    self._answered.set(None)
+                self._answered = answer.wake
 
     def _start_call(self, message: rpc.Message) -> None:
         ident = message["id"]

@@ -241,7 +241,11 @@ class GuestSession:
         if fields is None:
             fields = await self._death(stopped, timeout_ms)
         self._drain()
-        self._collect(fields)
+        output, errors = self._captures
+        self._captures = self._unheard
+        fields["stdout"], cut_out = output.finish()
+        fields["stderr"], cut_errors = errors.finish()
+        fields["truncated"] = cut_out or cut_errors
         return fields
 
     async def _request(
@@ -390,11 +394,3 @@ class GuestSession:
             left = DRAIN_LIMIT
             while left > 0 and (size := self._on_output(index)):
                 left -= size
-
-    def _collect(self, fields: dict[str, Any]) -> None:
-        """Put what was printed into the result's fields."""
-        output, errors = self._captures
-        self._captures = self._unheard
-        fields["stdout"], cut_out = output.finish()
-        fields["stderr"], cut_errors = errors.finish()
-        fields["truncated"] = cut_out or cut_errors

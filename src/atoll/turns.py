@@ -40,14 +40,15 @@ _TURNS: ContextVar[tuple[_Turn, ...]] = ContextVar("atoll_turns", default=())
 def begin(owner: object) -> _Turn:
     """Mark that a request of `owner` runs, for what is called from here, until it is `over`."""
     turn = _Turn(owner)
-    _TURNS.set((*(one for one in _TURNS.get() if not one.over), turn))
+    _TURNS.set((*[one for one in _TURNS.get() if not one.over], turn))
     return turn
 
 
 def refuse_own_tool(owner: object) -> None:
     """Raise ConfigError if a request of `owner` that still runs has called what runs here."""
-    if any(one.owner is owner and not one.over for one in _TURNS.get()):
-        raise ConfigError(CALLED_BY_ITSELF)
+    for turn in _TURNS.get():
+        if turn.owner is owner and not turn.over:
+            raise ConfigError(CALLED_BY_ITSELF)
 
 
 def not_in_own_tool(
@@ -81,9 +82,12 @@ class TurnLock(asyncio.Lock):
 
     async def acquire(self) -> Literal[True]:
         """Wait for the lock."""
-        refuse_own_tool(self)
+        if earlier := _TURNS.get():
+            refuse_own_tool(self)
+            earlier = tuple([turn for turn in earlier if not turn.over])
         await super().acquire()
-        self._turn = begin(self)
+        self._turn = turn = _Turn(self)
+        _TURNS.set((*earlier, turn))
         return True
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import abstractmethod
+from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -104,13 +105,15 @@ class GuestSandbox(BaseSandbox):
     async def _run_cell(
         self, code: str, timeout_ms: float | None, key: str | None, *, setup: bool | None = None
     ) -> SandboxResult:
-        limit = self._timeout(timeout_ms)
+        limit = self._config.timeout_ms if timeout_ms is None else self._timeout(timeout_ms)
         check_code(code)
-        self._require_open()
-        for name in filter(None, (self._config.guard, self._own_guard)):
-            code, refusal = await self._guarded(code, name)
-            if refusal is not None:
-                return refusal
+        if not self._open:
+            self._require_open()
+        if self._config.guard or self._own_guard:
+            for name in filter(None, (self._config.guard, self._own_guard)):
+                code, refusal = await self._guarded(code, name)
+                if refusal is not None:
+                    return refusal
         if key is None:
             return await self._execute(code, limit, setup=setup)
         return await self._by_key.once(key, code, lambda: self._execute(code, limit, setup=setup))
@@ -146,13 +149,19 @@ class GuestSandbox(BaseSandbox):
         self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
     ) -> SandboxResult:
         lost = self._found_dead
+        callers = guest.bridge.callers
         try:
             changed, self._changed = self._changed, False
-            with guest.bridge.called_from_here():
+            callers[None] = copy_context()
+            try:
                 result = await guest.session.execute(
                     code, limit, look_again=changed, setup=setup, **self._facts()
                 )
-            result = guest.with_network(self._measured(guest, result), self._config.on_stderr)
+            finally:
+                del callers[None]
+            result = self._measured(guest, result)
+            if guest.network is not None:
+                result = guest.with_network(result, self._config.on_stderr)
         except BaseException:  # a cancelled call has no result that says so: the next one does
             self._found_dead = lost or not guest.session.alive
             raise

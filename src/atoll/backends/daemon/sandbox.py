@@ -7,6 +7,7 @@ import dataclasses
 import os
 import secrets
 from contextlib import nullcontext
+from contextvars import copy_context
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -288,8 +289,12 @@ class DaemonClientSandbox(ClientSandbox):
         self._opened()
         assert self._bridge is not None
         execution = secrets.token_hex(8)
-        with self._bridge.called_from_here(execution):
+        callers = self._bridge.callers
+        callers[execution] = copy_context()
+        try:
             answer = await self._call(method, {**params, "execution": execution})
+        finally:
+            del callers[execution]
         beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
         return answers.field(answer.value, "result", dict), beside
 
