@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clients import Api
 
-from atoll.service.processes import GuestProcess, Processes
+from atoll.service.processes import GuestProcess, Processes, Report
 
 
 def _ticks(api: Api, at: str) -> int:
@@ -184,17 +184,17 @@ async def test_a_process_that_ends_while_it_is_looked_at_has_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its two files appear between the first reading and the second."""
-    readings = iter([None, {"pid": 7}, {"exit_code": 0}])
+    readings = iter([None, Report(pid=7), Report(exit_code=0)])
     process, processes = GuestProcess(1, "true"), Processes(None)  # type: ignore[arg-type]
 
-    async def told(_process: GuestProcess, _name: str) -> dict[str, int] | None:
+    async def told(_process: GuestProcess, _name: str) -> Report | None:
         return next(readings)
 
     monkeypatch.setattr(processes, "_told", told)
     await processes.look(process)
     assert (process.pid, process.end) == (7, None)
     await processes.look(process)
-    assert (process.pid, process.end) == (7, {"exit_code": 0})
+    assert (process.pid, process.end) == (7, Report(exit_code=0))
 
 
 def test_processes_leave_no_descriptors_with_the_service(api: Api) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 from clients import Api
 
+import atoll
 from atoll.errors import SandboxStartError
 from atoll.service.keys import Quota
 
@@ -111,9 +112,13 @@ def test_every_id_of_one_tenant_is_404_for_another(api, other):
 def test_what_a_key_may_not_have_is_refused_and_not_silently_less(service):
     quota = Quota(memory_bytes=256 << 20, timeout_ms=1000, sessions=1, burst=50)
     with Api(service, service.add_key(tenant="small", quota=quota)) as client:
-        for body in ({}, {"policy": {"memory_bytes": None}}, {"policy": {"memory_bytes": 1 << 30}}):
-            done = client.post("/api/v1/sessions", json=body)
-            assert (done.status_code, done.json()["code"]) == (403, "quota")
+        for name in ("memory_bytes", "disk_bytes"):
+            for asked in (None, 1 << 30):
+                done = client.post("/api/v1/sessions", json={"policy": {name: asked}})
+                assert (done.status_code, done.json()["code"]) == (403, "quota")
+                assert done.json()["detail"] == (
+                    f"the key may have policy.{name} of at most 268,435,456"
+                )
         body = {"policy": {"memory_bytes": 128 << 20}}
         session = client.session(**body)
         done = client.post("/api/v1/sessions", json=body)
@@ -124,6 +129,46 @@ def test_what_a_key_may_not_have_is_refused_and_not_silently_less(service):
         )
         assert client.delete(session).status_code == 204
         assert client.delete(client.session(**body)).status_code == 204
+
+
+def test_what_was_not_asked_for_follows_the_key(service):
+    quota = Quota(memory_bytes=64 << 20, timeout_ms=1000)
+    with Api(service, service.add_key(tenant="small", quota=quota)) as client:
+        session = client.session()
+        found = client.get(session).json()
+        assert found["policy"]["memory_bytes"] == found["policy"]["disk_bytes"] == 64 << 20
+        assert found["timeout_ms"] == 1000
+        assert client.post("/api/v1/run", json={"code": "print(1)"}).json()["stdout"] == "1\n"
+        assert client.delete(session).status_code == 204
+
+
+def test_a_quota_below_a_default_does_not_break_a_remote_sandbox(service):
+    key = service.add_key(tenant="small", quota=Quota(memory_bytes=64 << 20))
+    with atoll.create_sandbox(backend="remote", url=service.url, api_key=key) as box:
+        assert box.execute("print(1)").stdout == "1\n"
+    policy = {"memory_bytes": 1 << 30}
+    with (
+        pytest.raises(atoll.ConfigError, match="the key may have policy"),
+        atoll.create_sandbox(backend="remote", url=service.url, api_key=key, policy=policy) as box,
+    ):
+        box.execute("1")
+
+
+def test_disk_of_a_sandbox_has_a_quota_of_its_own(service):
+    quota = Quota(memory_bytes=64 << 20, disk_bytes=128 << 20)
+    with Api(service, service.add_key(tenant="small", quota=quota)) as client:
+        session = client.session()
+        assert client.get(session).json()["policy"]["disk_bytes"] == 128 << 20
+        assert client.delete(session).status_code == 204
+
+
+def test_a_burst_is_of_two_seconds_unless_it_is_given(service):
+    with Api(service, service.add_key(quota=Quota(requests_per_second=5))) as client:
+        answers = [client.get("/api/v1/whoami").status_code for _ in range(5 * 6)]
+    assert answers[:10] == [200] * 10
+    assert 429 in answers
+    assert Quota(requests_per_second=0.1).room == 1
+    assert Quota(requests_per_second=5, burst=25).room == 25
 
 
 def test_a_key_that_asks_too_often_is_told_when_to_come_back(service):

@@ -68,8 +68,9 @@ _ADD_KEY = f"""
     --scope SCOPE ...  what the key may do: {", ".join(SCOPES)}; repeatable (default: the first
         three)
     --expires SECONDS  refuse the key after this many seconds
-    --quota NAME=NUMBER ...  a limit: requests_per_second, burst, connections, executions, sessions,
-        stored_bytes, cpu_seconds_per_day, memory_bytes, timeout_ms; repeatable
+    --quota NAME=NUMBER ...  a limit: requests_per_second, burst (requests at once; default: those
+        of two seconds), connections, executions, sessions, stored_bytes, cpu_seconds_per_day,
+        memory_bytes, disk_bytes (default: as memory_bytes), timeout_ms; repeatable
 """
 
 

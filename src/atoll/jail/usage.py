@@ -46,8 +46,13 @@ class JailUsage:
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes so far; None if nothing counts it."""
+        counted = self.counted_cpu_seconds()
+        return self._of_process().cpu_seconds() if counted is None else counted
+
+    def counted_cpu_seconds(self) -> float | None:
+        """Return the CPU time of all processes so far, also ended ones; None if not counted."""
         counted = self._read("cpu")
-        return self._of_process().cpu_seconds() if counted is None else counted / self._per_second
+        return None if counted is None else counted / self._per_second
 
     def peak_memory(self) -> int | None:
         """Return the most memory that was in use, in bytes; None if nothing counts it."""

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from atoll import context as contexts
 from atoll import guard, signatures
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
 """Guests whose destroy() was cancelled."""
+
+
+class CpuReading(NamedTuple):
+    """The CPU time that a guest has used so far. Another guest is another object."""
+
+    guest: object
+    seconds: float
 
 
 class GuestSandbox(BaseSandbox):
@@ -261,6 +268,16 @@ class GuestSandbox(BaseSandbox):
             return {}
         usage = self._guest.lease.usage
         return {"memory_bytes": usage.memory(), "processes": usage.processes()}
+
+    async def cpu_reading(self) -> CpuReading | None:
+        """Return the CPU time of all processes of the guest, as the host counts it."""
+        guest = self._guest
+        if guest is None or guest.session.dead:
+            return None
+        counted = guest.lease.usage.counted_cpu_seconds()
+        if counted is None:  # no control group: the supervisor asks /proc
+            counted = await guest.lease.cpu_seconds()
+        return CpuReading(guest, counted)
 
     async def freeze(self) -> None:
         """Stop all that the guest runs until `thaw`; UnsupportedError if this host cannot."""

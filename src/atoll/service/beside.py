@@ -45,6 +45,7 @@ async def start(call: Call) -> Response:
     if not given.command or parts > MOST_ARGUMENTS:
         raise Problem(400, "invalid", f"command has from 1 to {MOST_ARGUMENTS} parts")
     hosted = call.session
+    call.service.quotas.require_cpu(call.principal)
     options = {"cwd": given.cwd, "env": given.env or {}, "stdin": given.stdin}
     process = await hosted.processes.start(given.command, **options)
     accept = call.request.headers.get("accept", "")

@@ -11,6 +11,7 @@ say why.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -155,7 +156,7 @@ class CarryOver:
         """Take up a session; return why that cannot be, an empty text if it could."""
         if clock.now() > saved.created + saved.max_seconds:
             return "expired"
-        service, principal = self._service, Principal(key=saved.key, tenant=saved.tenant)
+        service, principal = self._service, self._principal(saved)
         try:
             plain = dataclasses.replace(options.from_wire(saved.config), python=None)
             config, callbacks = service.prepare(plain, saved.config)
@@ -171,6 +172,12 @@ class CarryOver:
         await self._give_cells(hosted)
         await service.sessions.take_up(principal, hosted)
         return ""
+
+    def _principal(self, saved: SavedSession) -> Principal:
+        """Return the key of a session with its quota; without one if it is not valid any more."""
+        with contextlib.suppress(Problem):
+            return self._service.keys.of_id(saved.key)
+        return Principal(key=saved.key, tenant=saved.tenant)
 
     async def _context_of(self, saved: SavedSession) -> ContextOf | None:
         if saved.context_id is not None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atoll.daemon.sessions import Session
     from atoll.files.live import LiveFiles
     from atoll.sandbox import BaseSandbox
+    from atoll.service.cpu import CpuMeter
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
 
@@ -52,6 +53,7 @@ class HostedSession:
     ) -> None:
         """`facts`: what the sandbox of a session is like that is not in memory."""
         self.id, self.tenant, self.key = new_id("ses"), principal.tenant, principal.key
+        self.principal = principal
         self.session, self.callbacks = session, callbacks
         self.parent = None if parent is None else parent.id
         self.name = ""
@@ -64,7 +66,9 @@ class HostedSession:
         self.rolled_back = ""
         """The checkpoint that it went back to last."""
         self.context_id: str | None = None
-        self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
+        self.executions, self.memory_bytes, self._cpu_before = 0, 0, 0.0
+        self.meter: CpuMeter | None = None
+        """Counts the CPU time that it uses in this process."""
         self.disk_bytes: int | None = None
         self.disk_measured = 0.0
         """When its disk was measured last."""
@@ -82,6 +86,15 @@ class HostedSession:
             if not hasattr(session.box, "folders"):  # they are on another machine
                 self._files = cast("LiveFiles", session.box.files)
         self.facts = facts
+
+    @property
+    def cpu_seconds(self) -> float:
+        """The CPU time of all that ran in it, as last measured."""
+        return self._cpu_before + (0.0 if self.meter is None else self.meter.total)
+
+    @cpu_seconds.setter
+    def cpu_seconds(self, before: float) -> None:
+        self._cpu_before = before
 
     @property
     def files(self) -> LiveFiles:

@@ -31,6 +31,7 @@ SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 USUAL_SCOPES = ("execute", "sessions", "files")
 _KEY = re.compile(r"atl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
 _TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
+BURST_SECONDS = 2.0
 USED_SECONDS = 60
 """How exact the time of a key's last use is."""
 _WRONG = "the key is not known, expired or revoked: ask the operator for another (atoll keys add)"
@@ -41,7 +42,8 @@ class Quota:
     """What one key may use; None means no limit."""
 
     requests_per_second: float = 100
-    burst: int = 200
+    burst: int | None = None
+    """Requests that may come at once after a pause; unset: those of two seconds."""
     connections: int = 256
     """Requests at one time, with streams of events and websockets."""
     executions: int = 32
@@ -50,11 +52,24 @@ class Quota:
     stored_bytes: int = 4 << 30
     cpu_seconds_per_day: float | None = None
     memory_bytes: int | None = 2 << 30
+    """Of one sandbox."""
+    disk_bytes: int | None = None
+    """Of one sandbox; unset: as much as memory, as its folders are in memory."""
     timeout_ms: float = 600_000
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             check_positive(name, value)
+
+    @property
+    def room(self) -> float:
+        """How many requests may come at once."""
+        return float(self.burst or max(1.0, BURST_SECONDS * self.requests_per_second))
+
+    @property
+    def most_disk_bytes(self) -> int | None:
+        """What the folders of one sandbox may hold."""
+        return self.memory_bytes if self.disk_bytes is None else self.disk_bytes
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> Quota:

@@ -60,7 +60,7 @@ class Quotas:
         """Count a request; 429 if the key makes too many."""
         quota, use, now = principal.quota, self._use(principal), time.monotonic()
         use.tokens += (now - use.filled) * quota.requests_per_second
-        use.tokens, use.filled = min(use.tokens, float(quota.burst)), now
+        use.tokens, use.filled = min(use.tokens, quota.room), now
         if use.tokens < 1:
             wait = (1 - use.tokens) / quota.requests_per_second
             text = f"the key may make {quota.requests_per_second:g} requests per second"
@@ -87,19 +87,26 @@ class Quotas:
         if use.executions >= quota.executions:
             text = f"the key has {use.executions} executions of at most {quota.executions}"
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
-        if quota.cpu_seconds_per_day is not None and use.cpu_seconds >= quota.cpu_seconds_per_day:
-            raise no_cpu_left(quota.cpu_seconds_per_day)
+        self.require_cpu(principal)
         use.executions += 1
         try:
             yield
         finally:
             use.executions -= 1
 
+    def require_cpu(self, principal: Principal) -> None:
+        """Raise 429 if the key has used the CPU time of its day."""
+        most = principal.quota.cpu_seconds_per_day
+        if most is not None and self._use(principal).cpu_seconds >= most:
+            raise no_cpu_left(most)
+
     def used_cpu(self, principal: Principal, seconds: float) -> None:
-        """Count the CPU time of an execution."""
-        use = self._use(principal)
-        use.cpu_seconds += seconds
-        use.count += 1
+        """Count CPU time of a sandbox."""
+        self._use(principal).cpu_seconds += seconds
+
+    def executed(self, principal: Principal) -> None:
+        """Count an execution that has ended towards the day."""
+        self._use(principal).count += 1
 
     def open_session(self, principal: Principal) -> None:
         """Count a session until `close_session`; 403 if the key has too many."""
@@ -144,7 +151,7 @@ class Quotas:
     def _use(self, principal: Principal) -> _Use:
         use = self._uses.get(principal.key)
         if use is None:
-            use = self._uses[principal.key] = _Use(float(principal.quota.burst))
+            use = self._uses[principal.key] = _Use(principal.quota.room)
         today = int(clock.now() // DAY_SECONDS)
         if use.day != today:
             query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"

@@ -71,7 +71,7 @@ class Replicas:
         if now is None:
             return
         moment = now[0] + now[1] / 1e6
-        asked = (quota.burst, quota.requests_per_second, moment)
+        asked = (quota.room, quota.requests_per_second, moment)
         wait = await self._ask(self._redis.eval(_TAKE, 1, f"atoll:rate:{principal.key}", *asked))
         if wait is not None and float(wait) > 0:
             text = f"the key may make {quota.requests_per_second:g} requests per second"

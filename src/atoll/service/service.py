@@ -28,6 +28,7 @@ from atoll.service.admission import Budget
 from atoll.service.blobs import blobs
 from atoll.service.carry_over import CarryOver
 from atoll.service.contexts import Contexts, close
+from atoll.service.cpu import LOOK_SECONDS, CpuMeter, CpuMeters
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.forward import Forwarder
@@ -116,6 +117,9 @@ class Service:
         self.sessions.fleet, self.sessions.streams = fleet, self.streams
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = self.sessions.replicas = Replicas(settings) if settings.redis else None
+        self._background, self.threads = Background(_LOG), FairThreads()
+        self.cpu = CpuMeters(self.quotas, self._background, self.replicas)
+        self.sessions.cpu = self.cpu
         self.traces = Traces(settings.traces)
         self.forwarder = Forwarder(self.traces) if settings.redis or fleet else None
         self.metrics = metrics = Metrics(self)
@@ -132,9 +136,7 @@ class Service:
         self.why_not = ""
         self.contexts = Contexts(self.objects, self.memory)
         self._carry_over = CarryOver(self, self._store)
-        self._background = Background(_LOG)
-        self.threads = FairThreads()
-        self._sweeping: asyncio.Task[None] | None = None
+        self._sweeping: list[asyncio.Task[Any]] = []
 
     async def start(self) -> None:
         """Open one sandbox to learn what isolation there is; begin to look after sessions."""
@@ -156,7 +158,10 @@ class Service:
             _LOG.info("going on with %s, saved when it stopped", counted(again, "sessions"))
         await self.announce()
         pause = min(SWEEP_SECONDS, self.settings.idle_seconds / 2)
-        self._sweeping = self._background.watch("the service", lambda: pause, *self._sweeps())
+        self._sweeping = [
+            self._background.watch("the service", lambda: pause, *self._sweeps()),
+            self._background.watch("CPU time", lambda: LOOK_SECONDS, self.cpu.sweep_limited),
+        ]
 
     async def drain(self) -> None:
         """Refuse new work, and wait for what runs; cancel it when `drain_seconds` are over."""
@@ -173,8 +178,8 @@ class Service:
         """Save sessions, unless it is urgent; end those that cannot be saved; close the files."""
         self.draining = self.stopping = True
         self.runs.stop()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
+        for task in self._sweeping:
+            task.cancel()
         for execution in self.executions.running:
             if execution.task is not None:
                 execution.task.cancel()
@@ -239,23 +244,33 @@ class Service:
                 execution.interrupt = session.cancel
                 execution.begin()
                 hosted.callbacks.call_client(execution, hosted.id, slot)
+                if execution.principal.key != hosted.key:
+                    await self.sessions.charge(hosted)  # what it used before is not of this key
+                meter = hosted.meter
+                before = 0.0 if meter is None else meter.total
                 logged = self.fleet is not None and verb == "execute" and execution.key
                 more: Any = {**options, "key": execution.key} if logged else options
                 result = await getattr(box, verb)(text, timeout_ms=left, **more)
                 hosted.callbacks.flush()
+                used = (getattr(result, "cpu_ms", None) or 0) / 1000
+                await self.sessions.charge(hosted, execution.principal, before + used)
+                if meter is not None and meter.stopped is not None:
+                    raise meter.stopped
         except CancelledInQueueError:
             text = "it was cancelled before its turn: nothing ran"
             raise Problem(409, "cancelled", text) from None
         except (SandboxLostError, SandboxClosedError):
             if self.fleet is not None:
                 await self.fleet.part_from_lost(self, hosted)
+            if hosted.meter is not None and hosted.meter.stopped is not None:
+                raise hosted.meter.stopped from None
             raise
         finally:
             hosted.touch()
         hosted.executions += 1
         if not isinstance(result, SandboxResult):
+            self.quotas.executed(execution.principal)
             return response_json(execution.id, hosted.id, result)
-        hosted.cpu_seconds += (result.cpu_ms or 0) / 1000
         hosted.memory_bytes = max(hosted.memory_bytes, result.memory_used_bytes or 0)
         return self._counted(execution, result)
 
@@ -295,14 +310,14 @@ class Service:
             left = clock.time_left(config.timeout_ms, begun)
             _reserve_output(execution, config)
             callbacks.call_client(execution, execution.id, slot)
-            if self._runner is not None and files is None and finish is None:
+            limited = execution.principal.quota.cpu_seconds_per_day is not None
+            if self._runner is not None and files is None and finish is None and not limited:
                 execution.begin()
                 result = await self._runner(code, config, timeout_ms=left)
                 callbacks.flush()
+                self.cpu.count(execution.principal, (result.cpu_ms or 0) / 1000)
                 return self._counted(execution, result)
-            execution.enter("open")
-            box = await self._opener(config, code)
-            try:
+            async with self._own_box(execution, config, code) as (box, meter):
                 if files is not None:
                     execution.enter("files")
                     async for path, data in files:
@@ -315,20 +330,41 @@ class Service:
                 execution.begin()
                 result = await box.execute(code, timeout_ms=left)
                 callbacks.flush()
+                await self.cpu.charge(meter, total=(result.cpu_ms or 0) / 1000)
+                if meter.stopped is not None:
+                    raise meter.stopped
                 answer = self._counted(execution, result)
                 if finish is not None:
                     execution.enter("files")
                     await finish(box, answer)
-            finally:
-                self.spawn(box.destroy())
         return answer
+
+    @contextlib.asynccontextmanager
+    async def _own_box(
+        self, execution: Execution, config: SandboxConfig, code: str
+    ) -> AsyncIterator[tuple[BaseSandbox, CpuMeter]]:
+        """Yield a sandbox for one execution, whose CPU time is counted; end it later."""
+        execution.enter("open")
+        box = await self._opener(config, code)
+
+        async def stop(_problem: Problem) -> None:
+            await box.destroy()
+
+        meter = CpuMeter(execution.principal, lambda: box, stop)
+        self.cpu.add(meter)
+        try:
+            yield box, meter
+        except AtollError:
+            if meter.stopped is not None:
+                raise meter.stopped from None
+            raise
+        finally:
+            self.cpu.remove(meter)
+            self.spawn(box.destroy())
 
     def _counted(self, execution: Execution, result: SandboxResult) -> dict[str, Any]:
         execution.displays = result.displays
-        seconds = (result.cpu_ms or 0) / 1000
-        self.quotas.used_cpu(execution.principal, seconds)
-        if self.replicas is not None:
-            self.spawn(self.replicas.used_cpu(execution.principal.key, seconds))
+        self.quotas.executed(execution.principal)
         self.metrics.executed(result, execution.queue_ms)
         return result_json(execution.id, execution.session, result, execution.queue_ms)
 
@@ -419,6 +455,7 @@ class Service:
         """Return what is looked after again and again; a step that fails keeps no other back."""
         steps: list[Callable[[], Awaitable[None] | None]] = [
             self.sessions.sweep,
+            self.cpu.sweep,
             self.table.sweep,
             self.streams.end_refused,
             self.announce,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from atoll.errors import SandboxLostError
 from atoll.service import clock, lineage
 from atoll.service.contexts import close
+from atoll.service.cpu import CpuMeter
 from atoll.service.hosted import HostedSession
 from atoll.service.problems import Problem, not_found
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import ForksWith
     from atoll.sandbox import BaseSandbox
+    from atoll.service.cpu import CpuMeters
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
@@ -51,6 +53,8 @@ class Sessions:
         """The other services, if a Redis is shared with them."""
         self.streams: Streams | None = None
         """The streams that end with their sessions."""
+        self.cpu: CpuMeters | None = None
+        """Counts the CPU time that sessions use."""
         self.on_end: Callable[[str], None] = lambda _reason: None
         """Is called with the reason of each end."""
 
@@ -74,12 +78,14 @@ class Sessions:
     ) -> HostedSession:
         """Start a session."""
         self._check_life(life)
+        self._quotas.require_cpu(principal)
         async with self._counted(principal):
             session = await self._table.open(config, callbacks)
         return self._add(HostedSession(principal, session, callbacks), life)
 
     async def fork(self, principal: Principal, parent: HostedSession, name: str) -> HostedSession:
         """Start a live clone of a session."""
+        self._quotas.require_cpu(principal)
         async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
@@ -174,6 +180,7 @@ class Sessions:
         if session.over:
             return
         self._drop(session, reason)
+        await self.charge(session)
         await self._count_elsewhere(session.key, -1)
         if self.fleet is None or await self.fleet.forget(session):
             await self._table.end(session.session)
@@ -203,6 +210,7 @@ class Sessions:
             self.forget(session.id, reason)
         else:
             session.over = True
+            self._forget_meter(session)
             self._sessions.pop(session.id, None)
 
     def forget(self, ident: str, reason: str) -> None:
@@ -219,6 +227,7 @@ class Sessions:
 
     def _drop(self, session: HostedSession, reason: str) -> None:
         session.over = True
+        self._forget_meter(session)
         self._sessions.pop(session.id, None)
         self._quotas.close_session(session.key)
         if self.streams is not None:
@@ -266,8 +275,28 @@ class Sessions:
         session.metadata = life.metadata or {}
         return self._keep(session)
 
+    async def charge(
+        self, session: HostedSession, principal: Principal | None = None, total: float = 0.0
+    ) -> None:
+        """Count the CPU time that a session used since the last time; without a key, to its own."""
+        if self.cpu is not None and session.meter is not None:
+            await self.cpu.charge(session.meter, principal, total)
+
+    def _meter(self, session: HostedSession) -> None:
+        async def stop(problem: Problem) -> None:
+            await self.end(session, problem.detail)
+
+        if self.cpu is not None:
+            session.meter = CpuMeter(session.principal, lambda: session.session.box, stop)
+            self.cpu.add(session.meter)
+
+    def _forget_meter(self, session: HostedSession) -> None:
+        if self.cpu is not None and session.meter is not None:
+            self.cpu.remove(session.meter)
+
     def _keep(self, session: HostedSession) -> HostedSession:
         self._sessions[session.id] = session
+        self._meter(session)
         row = (session.id, session.tenant, session.parent, session.created)
         query = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, NULL, NULL)"
         self._ledger.write(query, *row)

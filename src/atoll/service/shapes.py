@@ -46,7 +46,7 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True)
 
 
 class Policy(Body, kw_only=True):
-    """Limits; what is left out has Atoll's default."""
+    """Limits; what is left out has Atoll's default, or the key's limit if that is lower."""
 
     memory_bytes: int | UnsetType | None = UNSET
     max_processes: int | UnsetType | None = UNSET
@@ -114,10 +114,7 @@ class Sandbox(Body, kw_only=True):
             raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")
         usual = min(USUAL_OUTPUT_BYTES, settings.max_output_bytes)
         outputs = {"stdout_max_bytes": usual, "stderr_max_bytes": usual}
-        policy = ExecutionPolicy(env=self.env, **{**outputs, **given})
-        memory, most = policy.memory_bytes, quota.memory_bytes
-        if most is not None and (memory is None or memory > most):
-            raise Problem(403, "quota", f"the key may have policy.memory_bytes of at most {most:,}")
+        policy = ExecutionPolicy(env=self.env, **{**outputs, **_within(given, quota)})
         for name, limit in (MOST | dict.fromkeys(OUTPUTS, settings.max_output_bytes)).items():
             value = getattr(self, name, None) or getattr(policy, name, None)
             if value is not None and value > limit:
@@ -284,6 +281,24 @@ def _nearest(fault: str, shape: type[Any]) -> str:
     )
     close = difflib.get_close_matches(found["name"], inner.__struct_fields__, 1)
     return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _within(given: dict[str, Any], quota: Quota) -> dict[str, Any]:
+    """Return limits of which none is above the key's; 403 if one was asked for that is.
+
+    What was not asked for is the default, or the key's limit if that is lower. The folders of a
+    sandbox are in memory, so a key may have no more of them than it may have memory.
+    """
+    bounds = {"memory_bytes": quota.memory_bytes, "disk_bytes": quota.most_disk_bytes}
+    usual = ExecutionPolicy()
+    for name, most in bounds.items():
+        if most is None:
+            continue
+        asked = given.get(name, min(getattr(usual, name), most))
+        if asked is None or asked > most:
+            raise Problem(403, "quota", f"the key may have policy.{name} of at most {most:,}")
+        given = {**given, name: asked}
+    return given
 
 
 def timeout_within(timeout_ms: float | None, quota: Quota) -> float:

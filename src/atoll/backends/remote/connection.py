@@ -179,6 +179,8 @@ def error_of(status: int, content: bytes) -> errors.AtollError:
         problem, detail = {}, f"the service answered with status {status}"
     if "class" in problem:
         return faults.from_wire({"message": detail, "data": problem})
+    if status == 403 and problem.get("code") in ("quota", "not_allowed"):
+        return ConfigError(detail)
     if status in (401, 403, 421) and "file_error" not in problem:
         return BackendUnavailableError("remote", detail)
     kind = _BY_STATUS.get(status, errors.SandboxError)

@@ -49,6 +49,7 @@ async def start(call: Call) -> Response:
     if not isinstance(env, dict) or not all(isinstance(one, str) for one in env.values()):
         raise Problem(400, "invalid", "envs has texts only")
     cwd = absolute(wire.text_of(config, "cwd"))
+    call.service.quotas.require_cpu(hosted.principal)
     process = await hosted.processes.start(command, cwd=cwd, env=env, **options)
     assert process.pid is not None
     shown = {"cmd": command[0], "args": command[1:], "envs": env, "cwd": cwd}
