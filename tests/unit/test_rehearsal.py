@@ -46,7 +46,7 @@ guest.rehearse()
 guest.settle()
 code = [specialised(server.Server.answer), specialised(server.Server._execute)]
 own = vars(guest)["_server"]._repl
-assert (own._count, own.namespace.get("_"), own._sources._kept) == (0, None, {}), vars(own)
+assert (own._count, own.namespace.get("_"), own._sources.kept) == (0, None, {}), vars(own)
 """
 
 

@@ -15,13 +15,15 @@ from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
 from .process import ProcessServer
-from .streams import StandardStreams
+from .streams import StandardStreams, complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 OUTPUT_FD = 3
+BROKEN_EXIT = 70
+"""The exit code of a guest whose runtime no longer works."""
 HIGH_FDS = 16
 USUAL_FDS = 1024
 """The limit of descriptors that most guests have."""
@@ -62,7 +64,11 @@ class Guest:
         """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
         self.begin(memory_bytes, inherited)
         os.register_at_fork(after_in_child=self._channel.close_in_child)
-        self._server.serve()
+        try:
+            self._server.serve()
+        except BaseException as exc:  # what guest code has broken cannot be mended: end honestly
+            complain("the session has ended: {}: {}".format(type(exc).__name__, exc))
+            os._exit(BROKEN_EXIT)
         os._exit(0)
 
     def begin(self, memory_bytes: int | None, inherited: int) -> None:

@@ -102,7 +102,7 @@ def _modules(folder: str) -> tuple[Any, Modules]:
             tree = ast.parse(source.read(), file)
         for needed in _imported(tree):
             visit(needed)
-        found[name] = _compile(tree, file)
+        found[name] = _compile(tree, "{}/{}.py".format(PACKAGE, name))  # no path of the host
 
     visit("__init__")
     visit(ENTRY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _ast
+import textwrap
 
 from . import magics
 from .splitting import split
@@ -19,8 +20,6 @@ def unwrap(code: str) -> str:
 
     That is a byte order mark, the fence of a Markdown block, and the indentation of all lines.
     """
-    import textwrap
-
     lines = textwrap.dedent(code.lstrip("\ufeff")).split("\n")
     filled = [number for number, line in enumerate(lines) if line.strip()]
     if filled and lines[filled[0]].startswith(FENCE):

@@ -109,9 +109,9 @@ class PortStreams:
 
     def flush(self) -> None:
         """Flush the stream objects that guest code uses now."""
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
+                getattr(sys, name).flush()
             except Exception:
                 pass
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from . import private
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -33,5 +35,8 @@ class HiddenPackage:
         sys.modules.update(self._theirs)
 
     def _take(self) -> dict[str, Any]:
-        names = [name for name in sys.modules if name.split(".")[0] == self._name]
-        return {name: sys.modules.pop(name) for name in names}
+        known = [name for name in list(sys.modules) if type(name) is str]
+        names = [name for name in known if name.split(".")[0] == self._name]
+        taken = {name: sys.modules.pop(name) for name in names}
+        private.adopt(taken.values())
+        return taken

@@ -1,7 +1,8 @@
 """SIGINT becomes KeyboardInterrupt while guest code runs, and at no other moment.
 
 The host interrupts a cell by SIGINT. Between cells the signal is dropped, and while the runtime
-moves a message over the channel it is held back, so that no message is ever torn.
+moves a message over the channel it is held back, so that no message is ever torn. Once guest code
+handles other signals, those wait until guest code runs again: its handlers may raise.
 
 (The C modules are used, as `signal` and `threading` would cost a guest milliseconds to start.)
 """
@@ -45,6 +46,10 @@ class InterruptGate:
         """How often code was run: an interrupt of our own is for one run only."""
         self._insisting: list[Any] = []
         """Locks that end with the run: a thread waits for each, to interrupt it again."""
+        self._others: list[int] = []
+        """The signals that are blocked while no guest code runs, once it handles any."""
+        self._mask: Any = None
+        """The signals that guest code itself has blocked, while more are."""
         self._main = _thread.get_ident()
         self._handler = self.on_signal
 
@@ -65,6 +70,34 @@ class InterruptGate:
 
     def _install(self) -> None:
         _signal.signal(_signal.SIGINT, self._handler)
+
+    def allow_signals(self) -> None:
+        """Let signals through to their handlers: a cell is about to run."""
+        if self._mask is not None:
+            _set_mask(_signal.SIG_SETMASK, self._mask)
+
+    def hold_signals(self) -> None:
+        """Block signals that guest code handles: its cell has ended."""
+        if self._others:
+            self._mask = _set_mask(_signal.SIG_BLOCK, ()) or set()
+            _set_mask(_signal.SIG_BLOCK, self._others)
+
+    def serve_signals(self) -> None:
+        """Note when guest code handles a signal of its own."""
+        shown = sys.modules["_signal"]
+        if hasattr(shown.signal, "__wrapped__"):
+            return
+        real = shown.signal
+
+        def signal(signalnum: int, handler: Any, /) -> Any:
+            """Set the action for the given signal."""
+            before = real(signalnum, handler)
+            if callable(handler) and signalnum != _signal.SIGINT and not self._others:
+                self._others = sorted(set(_signal.valid_signals()) - {_signal.SIGINT})
+            return before
+
+        signal.__wrapped__ = real  # type: ignore[attr-defined]
+        vars(shown)["signal"] = signal
 
     def serve_asyncio(self) -> None:
         """Let asyncio.run() treat an interrupt as in a script: it cancels the main task first.
@@ -153,6 +186,19 @@ class InterruptGate:
         if self._pending and not self._held and self._open:
             self._pending = False
             raise KeyboardInterrupt
+
+
+def _set_mask(how: int, signals: Any) -> Any:
+    """Block or unblock signals and return those blocked before; None if a handler has raised.
+
+    The kernel's mask is set then all the same, and there is no code that the exception is for.
+    """
+    try:
+        return _signal.pthread_sigmask(how, signals)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return None
 
 
 def _waits_for_threads(frame: FrameType | None) -> bool:

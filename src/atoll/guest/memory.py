@@ -9,6 +9,7 @@ meter.
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
 
@@ -64,21 +65,19 @@ class MemoryFence:
 
 def serve_threads(renew: Callable[[int], None]) -> None:
     """Call `renew(bytes of a stack)` before each start of a thread: stacks are hardly touched."""
-    import _thread
+    import _thread as shown
 
     for name in ("start_new_thread", "start_joinable_thread"):  # the second from Python 3.13 on
-        real = getattr(_thread, name, None)
+        real = getattr(shown, name, None)
         if real is None or hasattr(real, "__wrapped__"):
             continue
         starter = _with_room(real, renew)
-        vars(_thread)[name] = starter
+        vars(shown)[name] = vars(_thread)[name] = starter
         if "threading" in sys.modules:  # which has a copy, under a private name
             vars(sys.modules["threading"])["_" + name] = starter
 
 
 def _with_room(real: Callable[..., Any], renew: Callable[[int], None]) -> Callable[..., Any]:
-    import _thread
-
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
 
     def start(*args: Any, **kwargs: Any) -> Any:

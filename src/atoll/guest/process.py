@@ -55,6 +55,7 @@ class ProcessServer(Server):
         passed = rights.Descriptors()
         super().__init__(channel, gate, streams, passed, folder, runtime=runtime)
         self._channel, self._kept, self._own_gate = channel, streams, gate
+        self._repl.before_code, self._repl.after_code = gate.allow_signals, gate.hold_signals
         self._pid, self._rehearsed = os.getpid(), False
         self._methods.update(fork=self._fork, shell=self._shell)
         self._main = ImportableMain(
@@ -66,6 +67,7 @@ class ProcessServer(Server):
         answer = super()._initialize(params)
         self._main.serve_multiprocessing()
         self._own_gate.serve_asyncio()
+        self._own_gate.serve_signals()
         memory.serve_threads(self._renew_memory)
         return answer
 

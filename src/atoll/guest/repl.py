@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 
-from . import display, explain, values
+from . import display, explain, private, tracebacks, values
 from .sources import CellSources
 from .splitting import compile_plain
 from .streams import complain
@@ -27,6 +28,15 @@ VALUE_BYTES = 4 << 20
 INTERRUPTED_EXIT = 130
 """The exit code of a Python that ends with a KeyboardInterrupt."""
 CO_COROUTINE = 0x80
+COMPILER_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError)
+_NO_CELL = (KeyboardInterrupt, RecursionError, MemoryError)
+"""What may be raised before a cell has begun."""
+_PROBE = compile("0", "<probe>", "eval")
+_hooks = ((sys.gettrace, sys.settrace), (sys.getprofile, sys.setprofile))
+
+
+class BrokenRuntimeError(BaseException):
+    """Guest code has broken what runs cells: the session cannot go on."""
 
 
 class Repl:
@@ -44,6 +54,10 @@ class Repl:
         self._loop: SessionLoop | None = None
         self._magics: Magics | None = None
         self._shown = display.Shown()
+        self.before_code: Callable[[], None] = _nothing
+        self.after_code: Callable[[], None] = _nothing
+        """Called before and after code of a cell runs."""
+        self._tracers: list[Any] = [None for _ in _hooks]
         self._at_end: list[Callable[[], None]] = []
         """What magics have left to do when the cell has ended."""
 
@@ -72,15 +86,12 @@ class Repl:
 
     def validate(self, code: str) -> dict[str, Any]:
         """Return whether `code` compiles as a cell, or where and why not; nothing of it runs."""
-        import warnings
-
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
+            with _Unwarned():
                 self._compiled(code, "<sandbox>")
         except SyntaxError as exc:
             return {"valid": False, "line": exc.lineno, "message": exc.msg}
-        except (ValueError, OverflowError, RecursionError, MemoryError) as exc:
+        except COMPILER_ERRORS as exc:
             message = "{}: {}".format(type(exc).__name__, exc)
             return {"valid": False, "line": None, "message": message}
         return {"valid": True}
@@ -120,19 +131,29 @@ class Repl:
         is_script = self._script and self._count == 1
         name = self._script if is_script else "<cell {}>".format(self._count)
         try:
+            compiled, text = self._compiled(code, name)
+        except (KeyboardInterrupt, *COMPILER_ERRORS) as exc:
+            return self._failed(exc), None
+        except BaseException as exc:
+            raise _broken("code is no longer compiled", exc) from None
+        self._sources.remember(name, text)
+        self.namespace.setdefault("__builtins__", builtins)
+        try:
             try:
-                compiled, text = self._compiled(code, name)
-                self._sources.remember(name, text)
                 value = self._evaluate(*compiled)
             finally:
                 self._finish()
             return self._value(value), value
-        except SystemExit as exc:
-            return _exited(exc), None
-        except KeyboardInterrupt as exc:
-            return self._failure(exc, "interrupted"), None
+        except BrokenRuntimeError:
+            raise
         except BaseException as exc:
-            return self._failure(exc, "error"), None
+            return self._failed(exc), None
+
+    def _failed(self, exc: BaseException) -> dict[str, Any]:
+        """Return the outcome of a cell that raised."""
+        if isinstance(exc, SystemExit):
+            return _exited(exc)
+        return self._failure(exc, "interrupted" if isinstance(exc, KeyboardInterrupt) else "error")
 
     def _compiled(self, code: str, name: str) -> tuple[Compiled, str]:
         """Compile a cell as plain Python; with `await` and magics, or unwrapped, if it is not.
@@ -141,9 +162,8 @@ class Repl:
         """
         try:
             return compile_plain(code, name), code
-        except SyntaxError:
-            pass
-        compiling = self._load("compiling")
+        except SyntaxError as exc:
+            compiling = self._load_or_raise("compiling", exc)
         try:
             return compiling.compile_cell(code, name), code
         except SyntaxError:
@@ -155,12 +175,41 @@ class Repl:
     def _evaluate(self, body: types.CodeType, last: types.CodeType | None) -> Any:
         """Run the statements and return the value of the last expression."""
         flags = body.co_flags if last is None else body.co_flags | last.co_flags
-        if not flags & CO_COROUTINE:
+        if flags & CO_COROUTINE and self._loop is None:
+            self._loop = self._load("awaiting").SessionLoop()
+        try:
+            self.before_code()
+            if flags & CO_COROUTINE:
+                return self._loop.run(_awaited((body, last), self.namespace))  # type: ignore[union-attr]
+            return self._traced(body, last)
+        finally:
+            self.after_code()
+
+    def _traced(self, body: types.CodeType, last: types.CodeType | None) -> Any:
+        """Run a cell with the functions of sys.settrace and sys.setprofile that cells have set.
+
+        They are not called for the runtime, which an exception of theirs would break.
+        """
+        for (_, put), tracer in zip(_hooks, self._tracers):
+            if tracer is not None:
+                put(tracer)
+        try:
             eval(body, self.namespace)
             return None if last is None else eval(last, self.namespace)
-        if self._loop is None:
-            self._loop = self._load("awaiting").SessionLoop()
-        return self._loop.run(_awaited((body, last), self.namespace))
+        except _NO_CELL:
+            raise
+        except BaseException as exc:
+            if not _has_begun(exc.__traceback__, body, last) and not _can_run():
+                raise _broken("code no longer runs", exc) from None
+            raise
+        finally:
+            for at, (get, put) in enumerate(_hooks):
+                self._tracers[at] = tracer = get()
+                if tracer is not None:  # here and now: a function would be traced
+                    try:
+                        put(None)
+                    except BaseException:
+                        put(None)
 
     def _finish(self) -> None:
         """Do what magics have left to do, the latest first."""
@@ -173,6 +222,15 @@ class Repl:
             return __import__(name, globals(), None, ("*",), 1)
         with self._runtime:
             return __import__(name, globals(), None, ("*",), 1)
+
+    def _load_or_raise(self, name: str, exc: BaseException) -> Any:
+        """Import a module of the runtime; raise `exc` if guest code has broken imports."""
+        try:
+            return self._load(name)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            raise exc from None
 
     def _value(self, value: Any) -> dict[str, Any]:
         outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
@@ -187,18 +245,64 @@ class Repl:
         explain.add_advice(exc, self.offered, self.namespace, self._load)
         error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
-        try:
-            import traceback
-
-            self._sources.publish()
-            traceback.print_exception(
-                type(exc), exc, _own_frames(exc, self._script), file=sys.stderr
-            )
-        except Exception:
-            complain(error)
+        self._sources.publish()
+        frames = _own_frames(exc, self._script)
+        complain(tracebacks.format_exception(exc, frames, error, self._sources.kept), "")
         exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
         failure = {"kind": kind, "exit_code": exit_code, "error": error, "error_type": error_type}
         return dict(failure, error_args=_error_args(exc))
+
+
+class _Unwarned:
+    """Compile without warnings, if guest code has left the module that shows them as it was."""
+
+    def __enter__(self) -> None:
+        self._kept: Any = None
+        try:
+            warnings = private.import_shown("warnings")
+            kept = warnings.catch_warnings()
+            kept.__enter__()
+            self._kept = kept
+            warnings.simplefilter("ignore")
+        except Exception:
+            pass
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if self._kept is not None:
+                self._kept.__exit__(*exc)
+        except Exception:
+            pass
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _broken(what: str, exc: BaseException) -> BrokenRuntimeError:
+    return BrokenRuntimeError("{}: {}".format(what, _describe(exc, values.type_name(type(exc)))))
+
+
+def _has_begun(
+    trace: types.TracebackType | None, body: types.CodeType, last: types.CodeType | None
+) -> bool:
+    """Return whether an exception has come out of the cell; an audit hook raises before it."""
+    while trace is not None:
+        if trace.tb_frame.f_code is body or trace.tb_frame.f_code is last:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _can_run() -> bool:
+    """Return whether code runs at all: a handler of a signal raises once, an audit hook always."""
+    try:
+        eval(_PROBE, {})
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return False
+    return True
 
 
 async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str, Any]) -> Any:
@@ -214,7 +318,7 @@ async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str
 def _small_value(value: Any, text: str, max_bytes: int = VALUE_BYTES) -> Any:
     try:
         return values.encode(value, VALUE_ITEMS, max_bytes)
-    except (ValueError, RecursionError):
+    except Exception:  # too large, or of a class of the guest's that may raise anything
         name = values.type_name(type(value))
         return {values.TAG: "object", "type": name, "v": text, "why": values.TOO_LARGE}
 

@@ -6,7 +6,19 @@ import builtins
 import os
 import sys
 
-from . import delta, helpers, keyboard, leftovers, memory, no_network, repl, rpc, stdin, values
+from . import (
+    delta,
+    helpers,
+    keyboard,
+    leftovers,
+    memory,
+    no_network,
+    private,
+    repl,
+    rpc,
+    stdin,
+    values,
+)
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
 
@@ -90,6 +102,7 @@ class Server:
 
     def prepare(self) -> None:
         """Renew streams and memory limit for the next cell; the host reads the answer meanwhile."""
+        private.renew_interpreter()
         self._streams.renew()
         self._memory.renew()
         if self._stdin is not None:
@@ -291,7 +304,10 @@ class Server:
 
     def _interruptible(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Run work that may call guest code, which a timeout interrupts."""
-        answer: dict[str, Any] = self._gate.run(work, lambda: {"interrupted": True})
+        try:
+            answer: dict[str, Any] = self._gate.run(work, lambda: {"interrupted": True})
+        except Exception as exc:
+            raise ValueError("{}: {}".format(type(exc).__name__, values.short_text(exc))) from None
         return answer
 
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 
+from . import private
 from .imports import when_loaded
 
 TYPE_CHECKING = False
@@ -30,43 +31,56 @@ class CellSources:
     """The sources of the last KEPT_CELLS cells, by the name that their code has: `<cell 3>`."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self._unpublished: list[str] = []
+        self._linecache = sys.modules.get("linecache")
 
     def remember(self, name: str, code: str) -> None:
         """Keep the source of a cell.
 
         It goes to linecache only when something may read it there: the import costs milliseconds.
         """
-        self._kept[name] = code
+        self.kept[name] = code
         self._unpublished.append(name)
-        if len(self._kept) > KEPT_CELLS:
-            oldest = next(iter(self._kept))
-            del self._kept[oldest]
-            if "linecache" in sys.modules:
-                sys.modules["linecache"].cache.pop(oldest, None)
+        if len(self.kept) > KEPT_CELLS:
+            oldest = next(iter(self.kept))
+            del self.kept[oldest]
+            for cache in self._caches():
+                cache.pop(oldest, None)
         if "linecache" in sys.modules or any(word in code for word in READERS):
             self.publish()
 
     def publish(self) -> None:
         """Put the sources into linecache, as lines that end like those of a file."""
-        import linecache
-
-        for name in self._unpublished:
-            code = self._kept.get(name)
-            if code is not None:
-                linecache.cache[name] = (len(code), None, _lines(code), name)
+        private.import_shown("linecache")
+        for cache in self._caches():
+            for name in self._unpublished:
+                code = self.kept.get(name)
+                if code is not None:
+                    cache[name] = (len(code), None, _lines(code), name)
         self._unpublished = []
+
+    def _caches(self) -> list[dict[str, Any]]:
+        """Return the cache of linecache, and of the one before if guest code has replaced it.
+
+        Modules that were loaded before, such as traceback, read that.
+        """
+        shown = sys.modules.get("linecache")
+        if self._linecache is None and type(shown) is type(sys):
+            self._linecache = shown
+        modules = [self._linecache] if shown is self._linecache else [self._linecache, shown]
+        found = [one.__dict__.get("cache") for one in modules if type(one) is type(sys)]
+        return [cache for cache in found if type(cache) is dict]
 
     def cell_of(self, kind: type) -> str | None:
         """Return the name of the cell that a class was defined in; None if it is not known."""
         for value in list(vars(kind).values()):
             code = getattr(getattr(value, "__func__", value), "__code__", None)
             name = getattr(code, "co_filename", None)
-            if name in self._kept:
+            if name in self.kept:
                 return str(name)
         wanted = "class {}".format(kind.__qualname__.rpartition(".")[2])
-        found = [name for name, code in self._kept.items() if wanted in code]
+        found = [name for name, code in self.kept.items() if wanted in code]
         return found[-1] if found else None
 
     def serve_inspect(self) -> None:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     Compiled = tuple[types.CodeType, "types.CodeType | None"]
 
 
+ONLY_TREE = 0x400
+"""The flag ast.PyCF_ONLY_AST."""
 _STATEMENTS = frozenset(("assert", "class", "def", "del", "for", "from", "if", "import", "raise"))
 """Words that no expression begins with."""
 
@@ -48,11 +50,10 @@ def _begins_statement(line: str) -> bool:
 
 def split(code: str, name: str, flags: int = 0) -> Compiled:
     """Compile any cell by its syntax tree."""
-    import _ast
-
-    tree: Any = compile(code, name, "exec", _ast.PyCF_ONLY_AST | flags, dont_inherit=True)
-    last = None
-    if tree.body and isinstance(tree.body[-1], _ast.Expr):
-        last = _ast.Expression(tree.body.pop().value)
+    tree: Any = compile(code, name, "exec", ONLY_TREE | flags, dont_inherit=True)
+    last: Any = None
+    if tree.body and type(tree.body[-1]).__name__ == "Expr":
+        last = compile("0", name, "eval", ONLY_TREE)  # a node to fill: no module has to be loaded
+        last.body = tree.body.pop().value
     body = compile(tree, name, "exec", flags, dont_inherit=True)
     return body, None if last is None else compile(last, name, "eval", flags, dont_inherit=True)

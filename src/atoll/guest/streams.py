@@ -58,7 +58,11 @@ class StandardStreams:
     def renew(self) -> None:
         """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
         for fd, kept in self._kept.items():
-            os.dup2(kept, fd)
+            try:
+                os.dup2(kept, fd)
+            except OSError:  # guest code has lowered the limit of descriptors: is it there still?
+                if not os.path.samestat(os.fstat(kept), os.fstat(fd)):
+                    raise
         self.make()
 
     def make(self) -> None:
@@ -69,9 +73,9 @@ class StandardStreams:
 
     def flush(self) -> None:
         """Push out what guest code left in whatever stream objects it has now."""
-        for stream in (sys.stdout, sys.stderr):
+        for name in ("stdout", "stderr"):
             try:
-                stream.flush()
+                getattr(sys, name).flush()
             except Exception:
                 pass
 
@@ -95,10 +99,10 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def complain(text: str) -> None:
-    """One line on stderr, if guest code has left one to write to."""
+def complain(text: str, end: str = "\n") -> None:
+    """Write a line to stderr, if guest code has left one to write to."""
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(text + end)
     except Exception:
         pass
 
