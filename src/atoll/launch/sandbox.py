@@ -36,7 +36,7 @@ from atoll.turns import TurnLock
 from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Mapping
 
     from atoll.config import Handler
     from atoll.files.base import Files
@@ -103,11 +103,11 @@ class GuestSandbox(BaseSandbox):
             await self._start(Starts())
 
     @names_keywords("option of execute")
-    async def execute(
+    def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
-    ) -> SandboxResult:
+    ) -> Coroutine[Any, Any, SandboxResult]:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        return await self._run_cell(code, timeout_ms, key)
+        return self._run_cell(code, timeout_ms, key)
 
     async def _run_cell(
         self, code: str, timeout_ms: float | None, key: str | None, *, setup: bool | None = None
