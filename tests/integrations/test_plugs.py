@@ -226,3 +226,67 @@ async def test_openai_tool_reads_its_arguments(plug):
         assert (tool.name, tool.params_json_schema["required"]) == ("python", ["code"])
         assert await tool.on_invoke_tool(None, json.dumps({"code": "1 + 1"})) == "2"
         assert "call it with" in await tool.on_invoke_tool(None, "{}")
+
+
+def rlms_stand_ins():
+    """Return the modules of rlms that its integration imports."""
+
+    @dataclass
+    class REPLResult:
+        stdout: str
+        stderr: str
+        locals: dict[str, Any]
+        execution_time: float
+        rlm_calls: list[Any]
+        final_answer: str | None
+
+    class LocalREPL:
+        compaction, custom_tools = False, {}
+
+        def __init__(self, **_options: Any) -> None:
+            self._context_count = self._history_count = 0
+            self.setup()
+
+        def cleanup(self) -> None:
+            pass
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_exc: object) -> None:
+            self.cleanup()
+
+        def _llm_query(self, *_args: Any) -> str:
+            return ""
+
+        _llm_query_batched = _rlm_query = _rlm_query_batched = _llm_query
+
+    return {
+        "rlm__core__rlm": {},
+        "rlm__core__types": {"REPLResult": REPLResult},
+        "rlm__environments": {},
+        "rlm__environments__base_env": {"extract_tool_value": lambda one: one},
+        "rlm__environments__local_repl": {"LocalREPL": LocalREPL},
+    }
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        "answer['content'] = 'two'\nanswer['ready'] = True",
+        "answer.update(ready=True, content='two')",
+        "answer = {'content': 'two', 'ready': True}",
+        "answer = dict(ready=1, content='two')",
+    ],
+)
+def test_rlms_is_told_of_every_answer_of_a_persistent_environment(plug, again):
+    rlms = plug("rlms", **rlms_stand_ins())
+    with rlms.AtollREPL(sandbox={"backend": "native"}) as repl:
+        first = repl.execute_code("answer['content'] = 'one'\nanswer['ready'] = True")
+        assert first.final_answer == "one"
+        assert first.locals["answer"] == {"content": "one", "ready": True}
+        assert repl.execute_code("print(answer['content'])").final_answer is None
+        for _ in range(2):
+            assert repl.execute_code(again).final_answer == "two"
+        assert repl.execute_code("answer = 5").final_answer is None
+        assert repl.execute_code("answer['ready']").final_answer is None

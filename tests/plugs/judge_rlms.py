@@ -51,6 +51,17 @@ def test_a_completion_runs_in_the_sandbox(monkeypatch):
     assert rlm.completion("hello world").response == "SEEN HELLO"
 
 
+def test_every_answer_of_a_persistent_environment_is_told():
+    with AtollREPL() as repl:
+        for code in (
+            "answer['content'] = 'a'\nanswer['ready'] = True",
+            "answer['content'] = 'a'\nanswer['ready'] = True",
+            "answer = {'content': 'a', 'ready': True}",
+        ):
+            assert repl.execute_code(code).final_answer == "a"
+            assert repl.execute_code("pass").final_answer is None
+
+
 def test_a_large_text_is_shared_and_the_host_is_out_of_reach():
     text = "x" * 5_000_000
     with AtollREPL(context_payload=text) as repl:

@@ -48,6 +48,18 @@ def _rlms_show_vars():
         return "No variables created yet. Use ```repl``` blocks to create variables."
     return f"Available variables: {found}"
 
+class _RlmsAnswer(dict):
+    told = None
+
+    def __setitem__(self, key, value):
+        dict.__setitem__(self, key, value)
+        if key == "ready" and value:
+            self.told = str(self.get("content", ""))
+
+    def update(self, *args, **kwargs):
+        for key, value in sorted(dict(*args, **kwargs).items()):
+            self[key] = value
+
 def _rlms_restore():
     names = globals()
     for name in %r:
@@ -56,12 +68,13 @@ def _rlms_restore():
     for name in ("context", "history"):
         if name + "_0" in names:
             names[name] = names[name + "_0"]
-    answer = names.get("answer")
-    if not isinstance(answer, dict):
-        answer = names["answer"] = {"content": "", "ready": False}
-    ready, before = bool(answer.get("ready")), names.get("_rlms_ready", False)
-    names["_rlms_ready"] = ready
-    return str(answer.get("content", "")) if ready and not before else None
+    given = names.get("answer")
+    if not isinstance(given, _RlmsAnswer):
+        answer = names["answer"] = _RlmsAnswer(content="", ready=False)
+        answer.update(given if isinstance(given, dict) else {})
+    answer = names["answer"]
+    told, answer.told = answer.told, None
+    return told
 
 del context
 _rlms_restore()
