@@ -231,6 +231,8 @@ def _show_host() -> None:
     for entry in (*os.scandir("/"), *os.scandir("/home")):
         if entry.path not in GUEST_FOLDERS and entry.path != "/home":
             _show(entry, root + entry.path)
+    with contextlib.suppress(OSError):  # the host's may be a plain folder of root's, or missing
+        _mount("tmpfs", f"{root}/dev/shm", "tmpfs", 0, "size=64m,mode=1777")
     for path in GUEST_FOLDERS:
         os.mkdir(root + path)
         os.chmod(root + path, 0o777)
