@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MOST_LOST = 0.02
 ANSWER_SECONDS = 120
 SETTLE_SECONDS = 5
+WARM_UP = 0.3
+"""The share of executions before memory is counted: the allocator's pools fill up in it."""
 CODE = """
 open("been-here", "x").close()
 assert "been_here" not in globals()
@@ -155,7 +157,7 @@ class Soak:
 
     async def _after_each(self) -> None:
         done, every = self.tally.done, self._options.kill_every
-        if done == max(1, self._options.executions // 10):
+        if done == max(1, int(self._options.executions * WARM_UP)):
             self._first_memory = await self._memory()
         if every and done % every == 0:
             self._kill_zygote()

@@ -66,9 +66,28 @@ def pytest_configure(config: pytest.Config) -> None:
     _pass_on_no_ignored_signals()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         with ThreadPoolExecutor() as threads:
-            made = [threads.submit(make) for name, make in _BUILDS.items() if name in BACKENDS]
-        for one in made:
-            one.result()
+            wanted = {name: make for name, make in _BUILDS.items() if name in BACKENDS}
+            made = {name: threads.submit(make) for name, make in wanted.items()}
+        for name, one in made.items():
+            if isinstance(failure := one.exception(), Exception):
+                os.environ[usable.BROKEN + name] = f"{type(failure).__name__}: {failure}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test at once whose backend could not be built or downloaded."""
+    folder = item.path.parent.name
+    name = matrix.backend_of(item) or (folder if folder in _BUILDS else "")
+    if name and usable.BROKEN + name in os.environ:
+        reason = "it could not be built or downloaded; the end of the report says why"
+        pytest.fail(f"no backend {name}: {reason}", pytrace=False)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once why a backend could not be built or downloaded."""
+    for name in _BUILDS:
+        if reason := os.environ.get(usable.BROKEN + name):
+            terminalreporter.section(f"the backend {name} could not be built or downloaded")
+            terminalreporter.write_line(reason)
 
 
 @pytest.hookimpl(optionalhook=True)  # there is none in a run without xdist
@@ -240,8 +259,10 @@ def own_fleet() -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test meets the daemon of whoever runs it, nor can start one where none should be."""
+    """No test meets the daemon or the service of whoever runs it, nor starts one of its own."""
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", "/proc/none/daemon.sock")
+    for name in ("ATOLL_BACKEND", "ATOLL_URL", "ATOLL_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ import pytest
 import atoll
 from atoll.backends import registry
 
+BROKEN = "ATOLL_TEST_BROKEN_"
+"""With a backend's name: the variable that says to all test processes why it could not be built."""
 NOT_EVERYWHERE = ("gvisor",)
 """Backends that need a program which the tests cannot install."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,20 @@ async def test_a_pool_has_zygotes_of_its_own_for_an_environment(cache, index, wi
         with pytest.raises(atoll.ConfigError, match="no tier 'packages' to preload"):
             await pool.open(SandboxConfig(preload="packages"))
     assert store.remove(kept.hash)
+
+
+async def test_an_environment_that_was_made_again_elsewhere_is_used_from_there(
+    cache, index, without_pip, tmp_path, monkeypatch
+):
+    index.wheel("tiny", more={"tiny.pth": PTH})
+    async with Pool() as pool:
+        for name, preload in (("first", "bare"), ("second", "packages")):
+            monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / name))
+            (tmp_path / name).mkdir()
+            box = await pool.open(SandboxConfig(packages=["tiny"], preload=preload))
+            assert (await box.execute(SEEN)).value == [preload == "packages", "1.0", True]
+            await box.destroy()
+            shutil.rmtree(tmp_path / name)
 
 
 async def test_a_library_that_starts_threads_is_not_preloaded(cache, index, without_pip):

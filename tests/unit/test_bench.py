@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import math
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench import harness, remains, rows, table
+from bench import harness, remains, rows, soak, table
 
 Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
@@ -72,6 +73,15 @@ def test_a_soak_counts_the_temporary_folders_of_its_own_supervisor(tmp_path, mon
     for maker in (os.getpid(), os.getpid() + 1):
         tempfile.mkdtemp(f"-{maker}-atoll")
     assert remains.temporary_files(os.getpid()) == 1
+
+
+async def test_a_soak_counts_memory_from_its_warm_up_on(monkeypatch):
+    monkeypatch.setattr(remains, "memory", lambda: {"host": run.tally.done})
+    run = soak.Soak(argparse.Namespace(executions=10, kill_every=0))
+    for _ in range(10):
+        run.tally.ends["answered"] += 1
+        await run._after_each()
+    assert run._first_memory == {"host": 3}
 
 
 @pytest.mark.parametrize(("ours", "met"), [(4.0, True), (3.0, False)])

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import matrix
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -23,6 +30,21 @@ import pytest
 )
 def test_tests_that_share_something_are_one_group(nodeid: str, group: str) -> None:
     assert matrix.group_of(nodeid) == group
+
+
+def test_a_download_that_fails_fails_the_tests_of_its_backend_and_is_named_once(tmp_path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    env = os.environ | {"ATOLL_CACHE": str(tmp_path), "ATOLL_TEST_BACKENDS": "native,pyodide"}
+    env |= {"HTTPS_PROXY": nowhere, "https_proxy": nowhere, "PYTEST_ADDOPTS": ""}
+    tests = ("tests/contract/test_code.py", "-k", "test_validation_runs_nothing", "--matrix", "all")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:xdist", "-p", "no:cacheprovider", *tests],
+        cwd=ROOT, env=env, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "1 passed" in done.stdout
+    assert "1 error" in done.stdout
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+    assert done.stdout.count("the backend pyodide could not be built or downloaded") == 1
 
 
 BACKENDS = ("native", "daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")

@@ -151,6 +151,9 @@ class Pool:
         if self._packages is not None:  # a sandbox of it is started again
             return self
         found = self._environments.pop(environment.hash, None)
+        if found is not None and found.python.packages != environment.site:
+            self._retire(found)  # it was made again in another place, and the old one may be gone
+            found = None
         if found is None:
             lines = tiers.with_packages(self.settings.tiers, environment.modules())
             found = Pool(replace(self.settings, tiers=lines, default_tier=self._default))
