@@ -41,7 +41,7 @@ endif
 export DENO_TLS_CA_STORE UV_SYSTEM_CERTS
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > shares,background,errors,extras,certificates,forks,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \
+LAYERS := guest > shares,background,errors,extras,certificates,forks,piped_child,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \
 	search > files,config,availability,context,output > \
 	explore,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,turns > \
 	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web,retrieval > memory > egress > shell,launch > packages > \

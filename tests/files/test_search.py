@@ -438,7 +438,7 @@ def test_the_child_of_an_expression_ends_with_it():
     assert found.span() == (5, 8)
     child = expression._child
     del expression
-    assert child.returncode == -9
+    assert child.exit_code(0) == -9
 
 
 def test_an_expression_that_takes_too_much_memory_is_stopped():

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
-import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll import forks
 from atoll.archive.confined import FRAME
 from atoll.errors import ArchiveError, ArchiveLimitError, ConfigError
+from atoll.piped_child import PipedChild
 from atoll.policy import MIB
+
+if TYPE_CHECKING:
+    from atoll.piped_child import Left
 
 _BOOT = (
     "import sys; from importlib import import_module; sys.path[:] = sys.argv[4:]; "
@@ -42,7 +44,7 @@ class Process:
         """`most` is the number of bytes that an answer may have."""
         self._module, self._memory, self._seconds, self._most = module, memory, seconds, most
         self._lock = forks.new_lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: PipedChild | None = None
         self._closed = threading.Event()
         self.confined = False
         """Whether the process is confined: see `start`."""
@@ -66,19 +68,11 @@ class Process:
         if self._closed.is_set():
             raise ArchiveError("the archive is closed")
         arguments = [self._module, str(self._memory), str(self._seconds), *_search_path()]
-        self._child = subprocess.Popen(
+        self._child = PipedChild(
             [sys.executable, "-I", "-S", "-B", "-c", _BOOT, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
             env={name: os.environ[name] for name in _KEPT if name in os.environ},
-            cwd="/",
-            start_new_session=True,
-            pass_fds=fds,
+            fds=fds,
         )
-        assert self._child.stdin is not None
-        os.set_blocking(self._child.stdin.fileno(), False)
         if self._closed.is_set():  # closed by another thread, which may not have seen the child yet
             self._end()
             raise ArchiveError("the archive is closed")
@@ -96,13 +90,25 @@ class Process:
         """Return the answer; ArchiveError if the input is damaged, or crashed the process."""
         seconds = max(self._seconds, _START_SECONDS) if operation == "prepare" else self._seconds
         until = time.monotonic() + seconds + _GRACE_SECONDS
+
+        def left() -> float:
+            return until - time.monotonic()
+
         with self._lock:
             if self._child is None:
                 raise ArchiveError("the archive is closed")
             child = self._child
             try:
-                self._send(child, {"operation": operation, **request}, payload, until)
-                header, rest = self._receive(child, until)
+                with suppress(BrokenPipeError):  # reading the answer reports how it ended
+                    child.send(_framed({"operation": operation, **request}, payload), left)
+                header, rest = self._receive(child, left)
+            except TimeoutError:
+                self._end()
+                raise self._late() from None
+            except EOFError:
+                fault = self._ended(child)
+                self._end()
+                raise fault from None
             except BaseException:
                 self._end()
                 raise
@@ -114,57 +120,21 @@ class Process:
         self._closed.set()
         child = self._child
         if child is not None:
-            with suppress(ProcessLookupError):
-                child.kill()
+            child.kill()
         with self._lock:
             self._end()
 
-    def _send(
-        self, child: subprocess.Popen[bytes], request: dict[str, Any], payload: bytes, until: float
-    ) -> None:
-        text = json.dumps(request).encode()
-        if len(text) > _MOST_REQUEST:
-            most = f"{len(text)} of {_MOST_REQUEST} bytes"
-            raise ConfigError(f"the name or query is too long: {most}")
-        assert child.stdin is not None
-        unsent = memoryview(FRAME.pack(len(text), len(payload)) + text + payload)
-        poll = select.poll()
-        poll.register(child.stdin, select.POLLOUT)
-        with suppress(BrokenPipeError):  # reading the answer reports how it ended
-            while unsent:
-                left = until - time.monotonic()
-                if left <= 0 or not poll.poll(left * 1000):
-                    raise self._late()
-                unsent = unsent[os.write(child.stdin.fileno(), unsent) :]
-
-    def _receive(
-        self, child: subprocess.Popen[bytes], until: float
-    ) -> tuple[dict[str, Any], bytes]:
-        size, rest = FRAME.unpack(self._exactly(child, FRAME.size, until))
+    def _receive(self, child: PipedChild, left: Left) -> tuple[dict[str, Any], bytes]:
+        size, rest = FRAME.unpack(child.receive(FRAME.size, left))
         if size > _MOST_HEADER or rest > self._most:
             raise ArchiveError(f"an answer of {size + rest} bytes is over the limit")
-        header = _parsed(self._exactly(child, size, until))
-        return header, self._exactly(child, rest, until)
+        header = _parsed(child.receive(size, left))
+        return header, child.receive(rest, left)
 
-    def _exactly(self, child: subprocess.Popen[bytes], size: int, until: float) -> bytes:
-        assert child.stdout is not None
-        data = bytearray()
-        poll = select.poll()
-        poll.register(child.stdout, select.POLLIN)
-        while len(data) < size:
-            left = until - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
-                raise self._late()
-            piece = os.read(child.stdout.fileno(), min(size - len(data), MIB))
-            if not piece:
-                raise self._ended(child)
-            data += piece
-        return bytes(data)
-
-    def _ended(self, child: subprocess.Popen[bytes]) -> ArchiveError:
+    def _ended(self, child: PipedChild) -> ArchiveError:
         if self._closed.is_set():
             return ArchiveError("the archive was closed meanwhile")
-        code = child.wait(_GRACE_SECONDS)
+        code = child.exit_code(_GRACE_SECONDS)
         if code == -signal.SIGXCPU:
             return self._late()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -176,17 +146,19 @@ class Process:
 
     def _end(self) -> None:
         child, self._child = self._child, None
-        if child is None:
-            return
-        child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
+        if child is not None:
+            child.end()
 
 
 def _search_path() -> list[str]:
     return [os.path.abspath(place) for place in sys.path if place]
+
+
+def _framed(request: dict[str, Any], payload: bytes) -> bytes:
+    text = json.dumps(request).encode()
+    if len(text) > _MOST_REQUEST:
+        raise ConfigError(f"the name or query is too long: {len(text)} of {_MOST_REQUEST} bytes")
+    return FRAME.pack(len(text), len(payload)) + text + payload
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

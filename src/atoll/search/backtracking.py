@@ -6,11 +6,8 @@ runs in a process of its own, with limits. The process is killed if a piece of t
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import struct
-import subprocess
 import sys
 import time
 import weakref
@@ -20,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import forks
 from atoll.errors import ConfigError
+from atoll.piped_child import PipedChild
 
 if TYPE_CHECKING:
     Span = tuple[int, int]
@@ -61,7 +59,7 @@ class ChildExpression:
         self._lock = forks.new_lock()
         self._found: dict[int, tuple[int, list[Span]]] = {}
         self._child = _start()
-        self._end = weakref.finalize(self, _end, self._child)
+        self._end = weakref.finalize(self, self._child.end)
         self._failure = ""
         head = b"\1" if ignore_case else b"\0", b"\1" if latin1 else b"\0"
         answer = self._ask(b"".join(head) + pattern.encode("utf-8", "surrogatepass"))
@@ -102,9 +100,9 @@ class ChildExpression:
             raise ConfigError(self._failure)
         limit = TimeLimit(self._child.pid)
         try:
-            _send(self._child, _NUMBER.pack(len(data)) + data, limit)
-            (size,) = _NUMBER.unpack(_receive(self._child, _NUMBER.size, limit))
-            return _receive(self._child, size, limit)
+            self._child.send(_NUMBER.pack(len(data)) + data, limit.left)
+            size = _size(self._child.receive(_NUMBER.size, limit.left))
+            return self._child.receive(size, limit.left)
         except (OSError, EOFError, ValueError, struct.error) as exc:
             self._failure = _failure(exc)
             self._end()
@@ -113,6 +111,13 @@ class ChildExpression:
 
 MOST = 10_000
 """Most matches in one answer of the child."""
+
+
+def _size(head: bytes) -> int:
+    (size,) = _NUMBER.unpack(head)
+    if not 0 <= size <= MOST * 2 * _NUMBER.size:
+        raise ValueError("the child sent an invalid length")
+    return int(size)
 
 
 class TimeLimit:
@@ -149,56 +154,9 @@ def _failure(exc: Exception) -> str:
     return f"the regular expression was stopped: {why}; {advice}"
 
 
-def _start() -> subprocess.Popen[bytes]:
+def _start() -> PipedChild:
     command = [sys.executable or "python3", "-I", "-S", _PROGRAM, str(MOST)]
     try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env={}, bufsize=0,
-        )  # fmt: skip
+        return PipedChild(command, env={})
     except OSError as exc:  # for one, the jail of an archive's reader may not start processes
         raise ConfigError(f"{NO_CHILD}: {exc}") from exc
-    for stream in (child.stdin, child.stdout):
-        os.set_blocking(_descriptor(stream), False)
-    return child
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    child.kill()
-    child.wait()
-    for stream in (child.stdin, child.stdout):
-        with contextlib.suppress(OSError):
-            stream.close()  # type: ignore[union-attr]
-
-
-def _descriptor(stream: Any) -> int:
-    number: int = stream.fileno()
-    return number
-
-
-def _wait(fd: int, event: int, limit: TimeLimit) -> None:
-    """Wait until the pipe is ready; with poll, because select takes no descriptor over 1023."""
-    poller = select.poll()
-    poller.register(fd, event)
-    while not poller.poll(max(limit.left(), 0) * 1000):
-        if limit.left() <= 0:
-            raise TimeoutError
-
-
-def _send(child: subprocess.Popen[bytes], data: bytes, limit: TimeLimit) -> None:
-    fd, view = _descriptor(child.stdin), memoryview(data)
-    while view:
-        _wait(fd, select.POLLOUT, limit)
-        view = view[os.write(fd, view[: 1 << 16]) :]
-
-
-def _receive(child: subprocess.Popen[bytes], size: int, limit: TimeLimit) -> bytes:
-    fd, data = _descriptor(child.stdout), bytearray()
-    if not 0 <= size <= MOST * 2 * _NUMBER.size:
-        raise ValueError("the child sent an invalid length")
-    while len(data) < size:
-        _wait(fd, select.POLLIN, limit)
-        if not (part := os.read(fd, size - len(data))):
-            raise EOFError
-        data += part
-    return bytes(data)
