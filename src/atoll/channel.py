@@ -56,7 +56,7 @@ class HostChannel(JsonRpcPeer):
         self.on_output: OnOutput | None = None
         """Where what the guest prints goes if it comes as messages, by stream."""
         self._outbox = Outbox(write_fd, self._write, self._cannot_write, self._listen_again)
-        self._deaf = False
+        self._deaf = self._resting = False
         self._hands = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
@@ -182,8 +182,18 @@ class HostChannel(JsonRpcPeer):
             self._deaf = True
             self._loop.remove_reader(self._read_fd)
 
+    def _rest(self, seconds: float) -> None:
+        self._resting = True
+        self._stop_listening()
+        self._loop.call_later(seconds, self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._resting = False
+        self._listen_again()
+
     def _listen_again(self) -> None:
-        patient = not self._outbox.size and self._call_bytes <= MAX_CALL_BYTES
+        quiet = not self._outbox.size and not self._resting
+        patient = quiet and self._call_bytes <= MAX_CALL_BYTES
         if self._deaf and patient and not self._ended:
             self._deaf = False
             self._loop.add_reader(self._read_fd, self._on_readable)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_OPEN_CALLS = 1024
 ID_BYTES, IDS_DRAWN = 8, 64
+REST_ABOVE = 0.01
+"""Seconds of decoding above which the other side is not read for as long."""
 
 
 class TooManyCallsError(rpc.ProtocolError):
@@ -129,6 +132,7 @@ class JsonRpcPeer(ABC):
         """Random ids for the next requests: the system is asked for many at once."""
         self._answered: Wake | None = None
         """What waits for the last answer that was read."""
+        self._reader = read_fd
         self._loop.add_reader(read_fd, self._on_readable)
 
     @property
@@ -172,7 +176,7 @@ class JsonRpcPeer(ABC):
             self._lose(None)
             return
         try:
-            for message in self._buffer.feed(data):
+            for message in self._messages(data):
                 if not self.ended:
                     self._deliver(message)
             self._received(data)
@@ -181,6 +185,28 @@ class JsonRpcPeer(ABC):
         if self._answered is not None:  # last, since the task may send the next request now
             wake, self._answered = self._answered, None
             wake.resume()
+
+    def _messages(self, data: bytes) -> list[rpc.Message]:
+        """Return the messages that `data` completes; let a large one be followed by a rest."""
+        if self._buffer.size < rpc.LARGE:
+            return self._buffer.feed(data)
+        began = time.thread_time()
+        messages = self._buffer.feed(data)
+        if (took := time.thread_time() - began) > REST_ABOVE:
+            self._rest(took)
+        return messages
+
+    def _rest(self, seconds: float) -> None:
+        """Read nothing for as long as a message took to decode.
+
+        A side that sends large messages without end has half of the event loop at most.
+        """
+        self._loop.remove_reader(self._reader)
+        self._loop.call_later(seconds, self._read_on)
+
+    def _read_on(self) -> None:
+        if not self.ended:
+            self._loop.add_reader(self._reader, self._on_readable)
 
     def _deliver(self, message: rpc.Message) -> None:
         if "method" not in message:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 CANNOT_RUN, NOT_FOUND = 126, 127
 """What shells say of a program that cannot be executed, and of one that is not there."""
 MAX_PATH = 4096
+_MOST_ENCODED = 6
+"""How many values and bytes an encoded value has at most for each of what it stands for."""
 MAX_SIZE = 1 << 63
 _KINDS = {
     "ok": Outcome.OK,
@@ -240,6 +242,8 @@ def _value(encoded: Any) -> Any:
 
     The daemon, which passes results on, could not encode it, or would take long.
     """
+    if values.is_larger(encoded, _MOST_ENCODED * VALUE_ITEMS, _MOST_ENCODED * VALUE_BYTES):
+        raise ValueError("a value that is too large")
     value = values.decode_plain(encoded)
     if isinstance(encoded, list | dict | str):
         values.encode(value, VALUE_ITEMS, VALUE_BYTES)

@@ -223,8 +223,11 @@ class BaseSandbox(SandboxHints, ABC):
         """
         params = {"name": guest_variables.check_name(name), "plain": bool(plain)}
         answer = await self.ask_variable("get_variable", params)
-        found = guest_variables.is_found(name, answer)
-        return guest_variables.decode(name, answer) if found else default
+        if not guest_variables.is_found(name, answer):
+            return default
+        if guest_variables.is_large(answer):  # others wait for the event loop
+            return await asyncio.to_thread(guest_variables.decode, name, answer)
+        return guest_variables.decode(name, answer)
 
     async def has_variable(self, name: str) -> bool:
         """Return whether the guest has a variable of that name, also if its value is None."""

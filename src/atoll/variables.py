@@ -32,6 +32,9 @@ SET_ADVICE = (
 )
 
 
+LARGE_ITEMS, LARGE_BYTES = 10_000, 1 << 20
+
+
 def check_name(name: object) -> str:
     """Return the name of a variable; ConfigError if it is not a Python name."""
     if not isinstance(name, str):
@@ -78,6 +81,11 @@ def decode(name: str, answer: Mapping[str, Any]) -> Any:
         raise VariableError(name, str(exc)) from None
     except SHAPE_ERRORS as exc:
         raise VariableError(name, f"the guest sent no value: {str(exc)[:200]}") from None
+
+
+def is_large(answer: Mapping[str, Any]) -> bool:
+    """Return whether to decode the value of an answer takes long."""
+    return values.is_larger(answer.get("value"), LARGE_ITEMS, LARGE_BYTES)
 
 
 def cannot_read(name: str, reason: str) -> VariableError:

@@ -28,6 +28,13 @@ HOST_CALL_FAILED = -32000
 TOO_LARGE = -32001
 
 
+MAX_KEYS = 250_000
+MAX_NUMBER = 64
+"""Digits in a row in a number: `values` sends larger ones as text, and to convert long ones takes
+time quadratic in their length."""
+LARGE = 1 << 16
+_DIGITS_AS_0 = bytes(48 if 48 <= byte <= 57 else byte for byte in range(256))
+_LONG_NUMBER = b"0" * (MAX_NUMBER + 1)
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 _OPEN_AS_ONE = bytes(byte in b"[{" for byte in range(256))
 
@@ -124,6 +131,8 @@ def decode(line: bytes) -> Message:
 
 def check_structure(line: bytes) -> None:
     """Refuse too deep or too many values, told without parsing, in linear and little time."""
+    if len(line) > LARGE:
+        _check_large(line)
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH and line.count(b",") <= MAX_ITEMS:
         return
     outside = _outside_strings(line)
@@ -135,6 +144,18 @@ def check_structure(line: bytes) -> None:
         depth += 1 if bracket else -1
         if depth > MAX_DEPTH:
             raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
+
+
+def _check_large(line: bytes) -> None:
+    """Refuse what takes the parser very long, which holds the interpreter's lock meanwhile."""
+    numbers = _LONG_NUMBER in line.translate(_DIGITS_AS_0)
+    if not numbers and line.count(b":") <= MAX_KEYS:
+        return
+    outside = _outside_strings(line)
+    if outside.count(b":") > MAX_KEYS:
+        raise ProtocolError("more than {:,} keys".format(MAX_KEYS))
+    if numbers and _LONG_NUMBER in outside.translate(_DIGITS_AS_0):
+        raise ProtocolError("a number of more than {} digits".format(MAX_NUMBER))
 
 
 def _outside_strings(line: bytes) -> bytes:
@@ -168,6 +189,11 @@ class LineBuffer:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
+
+    @property
+    def size(self) -> int:
+        """How many bytes of a message have come that is not whole yet."""
+        return self._size
 
     def feed(self, data: bytes) -> list[Message]:
         """The messages that `data` completes, in order."""

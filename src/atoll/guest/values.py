@@ -251,6 +251,26 @@ def decode_plain(value: Any) -> Any:
     return _Decoder(0).decode(value) if isinstance(value, (list, dict)) else value
 
 
+def is_larger(encoded: Any, items: int, size: int) -> bool:
+    """Return whether an encoded value has more than `items` values, or `size` bytes of text.
+
+    It looks no further than that, so that a value can be refused before it is decoded.
+    """
+    waiting = [encoded]
+    while waiting:
+        value = waiting.pop()
+        items -= 1
+        if isinstance(value, str):
+            size -= len(value)
+        elif isinstance(value, (list, dict)):
+            if len(value) > items:
+                return True
+            waiting += value.values() if isinstance(value, dict) else value
+        if items < 0 or size < 0:
+            return True
+    return False
+
+
 class _Decoder:
     """Decodes one value. SECURITY: a small message must not become a large or slow value."""
 
