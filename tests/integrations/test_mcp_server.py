@@ -53,6 +53,40 @@ async def test_a_session_keeps_variables_forks_and_rolls_back():
         assert await call(client, "list_sessions") == "main"
 
 
+async def test_a_fork_that_waits_for_a_cell_keeps_no_other_session_waiting():
+    sessions = mcp_sessions.Sessions(SandboxConfig(preload="bare"))
+    try:
+        busy = await sessions.get("one", "main")
+        release = asyncio.Event()
+        running = asyncio.create_task(busy.run(release.wait))
+        await asyncio.sleep(0)
+        forking = asyncio.create_task(sessions.fork("one", "main", "twin"))
+        other = await asyncio.wait_for(sessions.get("two", "main"), 60)
+        assert not forking.done()
+        with pytest.raises(ConfigError, match="already"):
+            await sessions.fork("one", "main", "twin")
+        with pytest.raises(ConfigError, match="being made"):
+            await sessions.get("one", "twin")
+        assert (await other.box.execute("1")).success
+        release.set()
+        await running
+        assert (await forking).name == "twin"
+    finally:
+        await sessions.close_all()
+
+
+async def test_tools_say_what_they_change():
+    async def ask(*_args):
+        return ""
+
+    async with opened(ask=ask) as client:
+        tools = {one.name: one.annotations for one in (await client.list_tools()).tools}
+    reads = {name for name, one in tools.items() if one.read_only_hint}
+    assert reads == {"list_files", "read_file", "context_grep", "context_peek", "list_sessions"}
+    assert tools["ask"].open_world_hint is True
+    assert not tools["fork"].destructive_hint
+
+
 async def test_a_fault_of_the_code_is_an_error_with_traceback_and_isolation():
     async with opened() as client:
         result = await client.call_tool("run_python", {"code": "1/0"})

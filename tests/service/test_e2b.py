@@ -205,6 +205,26 @@ def test_a_signed_url_is_for_one_path_operation_and_time(box: Box, service: OwnS
     assert answer("a", "a", "write", "") == 401
     assert answer("a", "a", "read", "", "9999999999", signature_expiration="9999999999") == 200
     assert answer("a", "a", "read", "", "1", signature_expiration="1") == 401
+    # The signature of a file whose name has colons is not good for another file.
+    assert answer("a:read:x", "a:read:x", "read", "") == 404
+    assert answer("a", "a:read:x", "read", "", username="x:read:") == 401
+
+
+def test_a_wrong_signature_is_not_hashed_once_for_each_sandbox(service: OwnService) -> None:
+    hashed = []
+
+    real = hashlib.sha256
+
+    def counted(data: bytes = b"") -> Any:
+        hashed.append(len(data))
+        return real(data)
+
+    query = {"path": "p" * 50_000, "signature": "v1_" + "A" * 43}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atoll.service.e2b.dialect.hashlib.sha256", counted)
+        done = httpx2.get(f"{service.url}/files", params=query, trust_env=False)
+    assert done.status_code == 401
+    assert [size for size in hashed if size > 50_000] == [50_007]
 
 
 def test_watchers_are_limited_and_end_with_their_sandbox(box: Box, service: OwnService) -> None:

@@ -16,6 +16,7 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.service.librechat.credentials import Credentials
+from atoll.service.problems import Problem
 
 ID = re.compile(r"[A-Za-z0-9_-]{21}\Z")
 AGENT = {"User-Agent": "LibreChat/1.0"}
@@ -297,6 +298,24 @@ def test_bash_calls_tools_too(chat: LibreChat) -> None:
     end = chat.post("/exec/programmatic", json=body).json()
     assert (end["status"], end["stdout"]) == ("completed", 'got {"t": 1}\nfailed\n')
     assert "no" in end["stderr"]
+
+
+def test_a_continuation_that_failed_fails_again_in_the_same_way(
+    chat: LibreChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = _start(chat, "print(await add(x=1, y=2))")
+    told = [{"call_id": waits["tool_calls"][0]["id"], "result": 3, "is_error": False}]
+    body = {"continuation_token": waits["continuation_token"], "tool_results": told}
+
+    async def fail(*_args: Any) -> Any:
+        raise Problem(507, "storage", "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("atoll.service.librechat.programmatic._until_answer", fail)
+        first = chat.post("/exec/programmatic", json=body)
+    again = chat.post("/exec/programmatic", json=body)
+    assert first.status_code == again.status_code == 507
+    assert first.json()["error"] == again.json()["error"]
 
 
 def test_continuations_are_bound_to_their_calls_and_users(

@@ -45,7 +45,8 @@ def test_the_page_names_every_code_of_the_native_api_and_no_other():
 
 def test_the_page_names_every_quota():
     text = (ROOT / "docs" / "service.md").read_text()
-    listed = text.partition("Quotas are")[2].partition("Only a hash")[0]
+    table = text.partition("| quota | default | limits |")[2].partition("\n\n")[0]
+    listed = "".join(line.split("|")[1] for line in table.splitlines() if line)
     assert set(re.findall(r"`(\w+)`", listed)) == set(Quota.__dataclass_fields__)
 
 

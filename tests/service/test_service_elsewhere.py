@@ -93,6 +93,42 @@ async def test_a_quota_holds_over_all_services(redis: str) -> None:
     await two.close()
 
 
+async def test_what_redis_missed_while_it_was_away_is_right_again(redis: str) -> None:
+    one, two = _replica(redis, "http://one"), _replica(redis, "http://two")
+    who = _who(executions=2, cpu_seconds_per_day=10)
+    await one.announce([])
+    await two.announce([])
+    await one.count("executions", who, 2)
+    await one.count("executions", who, 2)
+    there, one._redis = one._redis, _replica("redis://127.0.0.1:1/0", "http://none")._redis
+    await one.uncount("executions", who.key)
+    await one.used_cpu(who.key, 11)
+    assert "Redis cannot be reached" in one.problem
+    one._redis = there
+    with pytest.raises(Problem):
+        await two.count("executions", who, 2)
+    await two.check_cpu(who)
+    await one.announce([])  # as every few seconds
+    await two.count("executions", who, 2)
+    with pytest.raises(Problem):
+        await two.check_cpu(who)
+    await one.close()
+    await two.close()
+
+
+async def test_no_request_waits_for_a_redis_that_is_away() -> None:
+    alone, asked = _replica("redis://127.0.0.1:1/0", "http://one"), []
+    await alone.request(_who())
+    assert alone.problem
+
+    async def answer() -> None:
+        asked.append(1)
+
+    assert await alone._ask(answer()) is None
+    assert asked == []
+    await alone.close()
+
+
 async def test_without_redis_a_service_goes_on_alone_and_says_so(tmp_path: Path) -> None:
     alone = _replica(f"redis://127.0.0.1:{_free_port()}/0", "http://one")
     async with asyncio.timeout(20):
@@ -143,6 +179,14 @@ def test_a_request_finds_its_session_through_any_service(services: list[OwnServi
         assert far.get("/api/v1/sessions/ses_" + "x" * 21).status_code == 404
         services[0].stop()
         assert far.get(at).status_code in (404, 503)
+
+
+def test_a_request_that_is_passed_on_is_counted_once(services: list[OwnService]) -> None:
+    key = services[0].add_key(quota=Quota(requests_per_second=0.001, burst=4))
+    _copy_key(*services, key)
+    with Api(services[0], key) as near, Api(services[1], key) as far:
+        session = near.session()
+        assert [far.get(session).status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
 def test_sessions_and_cpu_time_of_a_key_are_counted_over_all_services(

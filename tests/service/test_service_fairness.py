@@ -146,3 +146,43 @@ def test_the_fork_tree_of_a_session_with_many_relatives_is_cut_off(api: Api, ser
     service.call(many)
     found = api.get(f"{session}/tree").json()
     assert (len(found["nodes"]), found["truncated"]) == (MOST_NODES, True)
+
+
+def test_pages_of_sessions_are_whole_in_whatever_order_they_were_restored(
+    api: Api, service: OwnService
+):
+    made = [api.session().rpartition("/")[2] for _ in range(5)]
+
+    def shuffle() -> None:
+        known = service.service.sessions._sessions
+        for ident in (made[3], made[0], made[2]):
+            known[ident] = known.pop(ident)
+        for ident in made[1:3]:
+            known[ident].created = known[made[0]].created
+            query = "UPDATE sessions SET created = ? WHERE id = ?"
+            service.service.ledger.write(query, known[made[0]].created, ident)
+
+    service.call(shuffle)
+    seen, cursor = [], ""
+    while cursor is not None:
+        page = api.get(f"/api/v1/sessions?limit=2&cursor={cursor}").json()
+        seen += [one["id"] for one in page["items"]]
+        cursor = page["next_cursor"]
+    assert sorted(seen) == sorted(made)
+
+
+def test_the_openapi_document_promises_idempotency_keys_where_they_are_honoured(api: Api):
+    paths = api.get("/openapi.json").json()["paths"]
+    keyed = {
+        path
+        for path, methods in paths.items()
+        for one in methods.get("post", {}).get("parameters", ())
+        if one["name"] == "Idempotency-Key"
+    }
+    session = "/api/v1/sessions/{session}"
+    native = {f"{session}/{one}" for one in ("executions", "shell", "fork", "checkpoints", "save")}
+    assert {one for one in keyed if one.startswith("/api")} == {
+        "/api/v1/run", "/api/v1/runs", "/api/v1/sessions", *native,
+    }  # fmt: skip
+    assert "/exec" not in keyed
+    assert not any(one.endswith(("/execute", "/fork")) for one in keyed - native)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from atoll.integrations.mcp_toolset import Ask
 
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+ASKS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True)
+"""A model is asked, which costs money and runs code."""
 CHANGES = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 INSTRUCTIONS = """\
 Run Python and shell commands in a sandbox without access to this machine. Variables and files stay
@@ -71,13 +74,17 @@ def make_server(
         lifespan=lifespan,
     )
     tools = Tools(sessions, ask)
-    for tool in (tools.run_python, tools.run_shell, tools.write_file, tools.rollback,
-                 tools.close_session):  # fmt: skip
-        server.add_tool(_with_tool_errors(tool), annotations=CHANGES, structured_output=False)
-    for tool in (tools.list_files, tools.read_file, tools.context_open, tools.context_grep,
-                 tools.context_peek, tools.fork, tools.checkpoint, tools.list_sessions,
-                 *((tools.ask,) if ask else ())):  # fmt: skip
-        server.add_tool(_with_tool_errors(tool), annotations=READ_ONLY, structured_output=False)
+    kinds: list[tuple[ToolAnnotations, list[Callable[..., Awaitable[Any]]]]] = [
+        (CHANGES, [tools.run_python, tools.run_shell, tools.write_file, tools.rollback,
+                   tools.close_session]),
+        (READ_ONLY, [tools.list_files, tools.read_file, tools.context_grep, tools.context_peek,
+                     tools.list_sessions]),
+        (ADDS, [tools.context_open, tools.fork, tools.checkpoint]),
+        (ASKS, [tools.ask] if ask else []),
+    ]  # fmt: skip
+    for kind, made in kinds:
+        for tool in made:
+            server.add_tool(_with_tool_errors(tool), annotations=kind, structured_output=False)
     server.resource("atoll://{session}/files/{+path}", description="A file of a session")(
         _with_resource_errors(tools.file)
     )

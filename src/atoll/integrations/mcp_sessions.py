@@ -154,6 +154,8 @@ class Sessions:
         self._most, self._idle = most, idle_seconds
         self._all: dict[tuple[str, str], Session] = {}
         self._contexts: dict[tuple[str, str], Context] = {}
+        self._forking: set[tuple[str, str]] = set()
+        """Clones that are being made: they take room, and their names."""
         self._opening = asyncio.Lock()
 
     async def get(self, connection: str, name: str) -> Session:
@@ -161,6 +163,8 @@ class Sessions:
         key = (connection, _checked(name))
         async with self._opening:
             await self._end_idle()
+            if key in self._forking:
+                raise ConfigError(f"the session {name!r} is being made: wait for its fork")
             if key not in self._all:
                 self._require_room()
                 self._all[key] = await self._open(name)
@@ -170,13 +174,16 @@ class Sessions:
     async def fork(self, connection: str, name: str, new: str) -> Session:
         """Clone a session under a new name."""
         source, key = await self.get(connection, name), (connection, _checked(new))
-        async with self._opening:
-            if key in self._all:
-                raise ConfigError(f"there is a session {new!r} already: choose another name")
-            self._require_room()
-            made = Session(new)
+        if key in self._all or key in self._forking:
+            raise ConfigError(f"there is a session {new!r} already: choose another name")
+        self._require_room()
+        made = Session(new)
+        self._forking.add(key)
+        try:  # it waits for the call that runs: other connections need not wait with it
             made.box = await source.run(lambda: self._opener.fork(source.box, made.hear))
-            self._all[key] = made
+        finally:
+            self._forking.discard(key)
+        self._all[key] = made
         return made
 
     def names(self, connection: str) -> list[str]:
@@ -234,7 +241,7 @@ class Sessions:
         return ContextIndex.of(found[wanted])
 
     def _require_room(self) -> None:
-        if len(self._all) >= self._most:
+        if len(self._all) + len(self._forking) >= self._most:
             raise ConfigError(
                 f"there are {self._most} sessions already: end one with close_session"
             )

@@ -139,7 +139,9 @@ class App:
             held.enter_context(self._service.quotas.connection(principal))
             self._service.act_for(principal)
             if (passed := await self._elsewhere(request, principal, path)) is not None:
-                return passed
+                return passed  # the service that answers it counts it
+            if self._service.replicas is not None:
+                await self._service.replicas.request(principal)
         if route.new_work:
             self._service.require_accepting()
         holding = held.enter_context(self._service.memory.admit(principal, 0, "the request"))
@@ -152,8 +154,6 @@ class App:
     ) -> Response | None:
         """Return the answer of the service that has the session; None if there is no other."""
         service, replicas = self._service, self._service.replicas
-        if replicas is not None:
-            await replicas.request(principal)
         here = (service.sessions, service.executions, service.gateway)
         for name in ("session", "execution", "kernel"):
             ident = path.get(name)

@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from atoll import __version__
+from atoll.service import agents, handlers, running
+from atoll.service.e2b import control, snapshots
 from atoll.service.routes import all_routes
 
 if TYPE_CHECKING:
     from atoll.service.routes import Route
 
 _NAME = re.compile(r"\{(\w+)\}")
-_KEYED = ("run", "execute", "shell", "create", "fork", "checkpoint", "save")
+_KEYED = frozenset({
+    running.run, running.execute, running.shell, handlers.create, handlers.fork,
+    handlers.checkpoint, handlers.save, agents.start, control.create, snapshots.create,
+})  # fmt: skip
+"""What can be asked for once, by an idempotency key."""
 _PROBLEM = {
     "type": "object",
     "properties": {
@@ -64,12 +70,11 @@ def document() -> dict[str, Any]:
 
 
 def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
-    name = route.handler.__name__
     parameters = [
         {"name": one, "in": "path", "required": True, "schema": {"type": "string"}}
         for one in _NAME.findall(route.path)
     ]
-    if route.method == "POST" and name in _KEYED:
+    if route.handler in _KEYED:
         text = {"type": "string", "maxLength": 200}
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": text})
     parameters += [

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
@@ -37,13 +38,16 @@ redis.call('EXPIRE', KEYS[1], 3600)
 return allowed and '0' or tostring((1 - tokens) / rate)
 """
 _COUNT = """
-local total, live = 0, redis.call('HGETALL', KEYS[1])
+local total, live = tonumber(ARGV[2]), redis.call('HGETALL', KEYS[1])
 for at = 1, #live, 2 do
-  if redis.call('EXISTS', KEYS[2] .. live[at]) == 1 then total = total + tonumber(live[at + 1])
-  else redis.call('HDEL', KEYS[1], live[at]) end
+  if live[at] ~= ARGV[1] then
+    if redis.call('EXISTS', KEYS[2] .. live[at]) == 1 then total = total + tonumber(live[at + 1])
+    else redis.call('HDEL', KEYS[1], live[at]) end
+  end
 end
-if total + tonumber(ARGV[2]) > tonumber(ARGV[3]) then return -1 end
-return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
+if total > tonumber(ARGV[3]) then return -1 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return total
 """
 
 
@@ -63,6 +67,11 @@ class Replicas:
         )
         self._failures = (redis.exceptions.RedisError, OSError, TimeoutError)
         self.problem = ""
+        self._own: Counter[str] = Counter()
+        """What runs here, by the name of its counter. Redis is told these numbers, not changes of
+        them, and again with each `announce`: whatever it missed is right again then."""
+        self._cpu: Counter[str] = Counter()
+        """CPU seconds that Redis has not been told of yet."""
 
     async def request(self, principal: Principal) -> None:
         """Count a request against the key's rate in all services; 429 if it makes too many."""
@@ -79,9 +88,11 @@ class Replicas:
 
     async def count(self, what: str, principal: Principal, most: int) -> None:
         """Count an execution or a session in all services; 429 if there are too many."""
-        keys = (f"atoll:{what}:{principal.key}", "atoll:live:")
-        found = await self._ask(self._redis.eval(_COUNT, 2, *keys, self._name, 1, most))
-        if found == -1:
+        name = f"atoll:{what}:{principal.key}"
+        self._own[name] += 1
+        asked = (self._name, self._own[name], most)
+        if await self._ask(self._redis.eval(_COUNT, 2, name, "atoll:live:", *asked)) == -1:
+            self._own[name] -= 1
             text = f"the key has {most} {what} in all services: wait for one to end"
             raise Problem(429, "rate_limited", text, retry_after=1)
 
@@ -91,15 +102,14 @@ class Replicas:
 
     async def adjust(self, what: str, key: str, by: int) -> None:
         """Count more or fewer, whatever the limit is."""
-        await self._ask(self._redis.hincrby(f"atoll:{what}:{key}", self._name, by))
+        name = f"atoll:{what}:{key}"
+        self._own[name] += by
+        await self._ask(self._redis.hset(name, self._name, self._own[name]))
 
     async def used_cpu(self, key: str, seconds: float) -> None:
         """Count the CPU time of an execution towards the day of all services."""
-        name = _cpu_of_today(key)
-        pipe = self._redis.pipeline(transaction=False)
-        pipe.incrbyfloat(name, seconds)
-        pipe.expire(name, 2 * DAY_SECONDS)
-        await self._ask(pipe.execute())
+        self._cpu[_cpu_of_today(key)] += seconds  # type: ignore[assignment]  # a float counts too
+        await self._send_cpu()
 
     async def check_cpu(self, principal: Principal) -> None:
         """Raise 429 if the key has used the CPU time of its day in all services together."""
@@ -116,7 +126,14 @@ class Replicas:
         pipe.set(f"atoll:live:{self._name}", self._url, ex=LIVE_SECONDS)
         for ident in idents:
             pipe.set(f"atoll:at:{ident}", self._url, ex=LIVE_SECONDS)
-        await self._ask(pipe.execute())
+        told = dict(self._own)
+        for name, number in told.items():
+            pipe.hset(name, self._name, number)
+        if await self._ask(pipe.execute(), always=True) is None:
+            return
+        for name in [one for one, number in told.items() if not number and not self._own[one]]:
+            del self._own[name]
+        await self._send_cpu()
 
     async def find(self, ident: str) -> str | None:
         """Return the address of the other service that has a session or execution."""
@@ -129,8 +146,25 @@ class Replicas:
         await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
         await self._redis.aclose()
 
-    async def _ask(self, work: Any) -> Any:
-        """Return Redis' answer; None, with a word in the log, if it has none."""
+    async def _send_cpu(self) -> None:
+        """Tell Redis of the CPU time that it does not know of; keep what it does not take."""
+        sent, self._cpu = self._cpu, Counter()
+        pipe = self._redis.pipeline(transaction=False)
+        for name, seconds in sent.items():
+            pipe.incrbyfloat(name, seconds)
+            pipe.expire(name, 2 * DAY_SECONDS)
+        if sent and await self._ask(pipe.execute()) is None:
+            self._cpu.update(sent)
+
+    async def _ask(self, work: Any, *, always: bool = False) -> Any:
+        """Return Redis' answer; None, with a word in the log, if it has none.
+
+        While it cannot be reached, only `announce` asks it, every few seconds: no request waits
+        for a Redis that is away.
+        """
+        if self.problem and not always:
+            work.close()
+            return None
         try:
             async with asyncio.timeout(2 * SECONDS):
                 answer = await work

@@ -141,6 +141,7 @@ class Sessions:
     def of(self, principal: Principal, state: str = "") -> list[HostedSession]:
         """Return the tenant's sessions, oldest first; with a state, those that are in it."""
         own = [one for one in self._sessions.values() if one.tenant == principal.tenant]
+        own.sort(key=lambda one: (one.created, one.id))  # those restored come in any order
         return [one for one in own if one.state == state] if state else own
 
     def tree(self, session: HostedSession) -> dict[str, Any]:
@@ -154,8 +155,9 @@ class Sessions:
         row = self._ledger.one(query, after, principal.tenant) if after else None
         if after and row is None:
             raise Problem(400, "invalid", "the cursor is not one of a page that was given")
-        since = -1.0 if row is None else row["created"]  # that session may have ended meanwhile
-        left = [one for one in self.of(principal, state) if one.created > since]
+        # The session that the cursor names may have ended meanwhile.
+        since = (-1.0, "") if row is None else (row["created"], after)
+        left = [one for one in self.of(principal, state) if (one.created, one.id) > since]
         items = [one.describe() for one in left[:limit]]
         return {"items": items, "next_cursor": items[-1]["id"] if len(left) > limit else None}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import re
 import secrets
 import time
 import weakref
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.service.service import Service
 
 PREFIX = "/e2b"
+_SIGNATURE = re.compile(r"v1_[A-Za-z0-9+/]{43}\Z", re.ASCII)
 GONE = "The sandbox was not found"
 """The SDK looks for these words: they say that a sandbox does not run."""
 
@@ -98,15 +100,22 @@ class E2B:
         return self._owner(ident)
 
     def check_signature(self, request: Request) -> Principal:
-        """Return who made a signed URL of a file; the URL itself names no sandbox."""
+        """Return who made a signed URL of a file.
+
+        E2B's clients sign `path:operation:user:token[:expiration]`, and put no sandbox into the
+        URL. SECURITY: only a path may have a colon, so that no text is signed for two requests.
+        What all sandboxes have in common is hashed once, for a request that may be anybody's.
+        """
         query = request.query_params
         given, until = query.get("signature", ""), query.get("signature_expiration", "")
-        operation = "read" if request.method == "GET" else "write"
-        words = (query.get("path", ""), operation, query.get("username", ""))
-        if not until or (until.isdecimal() and int(until[:18]) >= time.time()):
+        operation, user = "read" if request.method == "GET" else "write", query.get("username", "")
+        timely = not until or (until.isdecimal() and int(until[:18]) >= time.time())
+        if timely and ":" not in user and _SIGNATURE.match(given):
+            head = f"{query.get('path', '')}:{operation}:{user}:"
+            common = hashlib.sha256(head.encode("utf-8", "surrogateescape"))
             for ident in self._service.sessions.idents:
-                made = _signature(*words, self.token(ident, "envd"), until)
-                if hmac.compare_digest(made.encode(), given.encode()):
+                made = _signature(common.copy(), self.token(ident, "envd"), until)
+                if hmac.compare_digest(made, given):
                     request.scope["e2b.sandbox"] = ident
                     return self._owner(ident)
         text = "the signature is not valid, or has expired"
@@ -127,7 +136,7 @@ class E2B:
         return self._service.keys.of_id(hosted.key)
 
 
-def _signature(path: str, operation: str, user: str, token: str, until: str) -> str:
-    text = ":".join((path, operation, user, token, *([until] if until else [])))
-    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-    return "v1_" + base64.b64encode(digest).decode().rstrip("=")
+def _signature(common: hashlib._Hash, token: str, until: str) -> str:
+    """Return the signature of a text whose beginning has been hashed."""
+    common.update(f"{token}:{until}".encode() if until else token.encode())
+    return "v1_" + base64.b64encode(common.digest()).decode().rstrip("=")

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}\Z")
 _REQUEST = re.compile(r"[A-Za-z0-9_-]{16,128}\Z")
+_STOPPED = "the service stopped it, or its caller went away"
 _HEADER = "x-librechat-code-request-id"
 
 
@@ -157,9 +158,16 @@ async def _continue(call: Call, given: wire.Programmatic) -> dict[str, Any]:
     found.body, found.answer = call.fingerprint, asyncio.get_running_loop().create_future()
     ident = call.request.headers.get(_HEADER)
     call.service.librechat.continuations.name(user, ident, found.run)
-    answer = await _until_answer(call, found.run)
+    try:
+        answer = await _until_answer(call, found.run)
+    except BaseException as exc:
+        failed = exc if isinstance(exc, Exception) else Problem(503, "cancelled", _STOPPED)
+        found.answer.set_exception(failed)
+        found.answer.exception()  # a retry need never come for it
+        raise
+    finally:
+        found.expires = time.monotonic() + IDLE_SECONDS
     found.answer.set_result(answer)
-    found.expires = time.monotonic() + IDLE_SECONDS
     return answer
 
 
