@@ -4,13 +4,17 @@ import asyncio
 import dataclasses
 import io
 import json
+import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from ordinary_user import SOURCE, USER, run_as_user
 
 from atoll import extras
 from atoll.availability import Availability
@@ -22,11 +26,15 @@ from atoll.cli.colours import Colours
 from atoll.config import SandboxConfig
 from atoll.policy import Isolation
 
-QUICK = ("secret-file", "loopback", "forged-answers", "write-outside", "survivors", "leftovers")
+_ENTRY = "from atoll.cli.main import main\nsys.exit(main())"
 BITING = (
     "secret-file", "secret-environment", "other-processes", "inherited-descriptors", "privileges",
     "loopback", "abstract-socket", "way-out-by-link", "write-outside",
 )  # fmt: skip
+
+
+def _as_root(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_it_tells_of_every_backend(atoll):
@@ -132,14 +140,51 @@ def test_attacks_have_names_of_their_own_and_never_spell_the_mark():
     assert next(one for one in found if one.name == "past-the-deadline").timeout_ms == 500
 
 
+@pytest.fixture(scope="module")
+def installed():
+    """The console script in a new environment of the system's Python, which any user may run."""
+    python = Path("/usr/bin/python3")
+    if not python.exists() or os.geteuid() != 0:
+        pytest.skip("needs root, and a Python in /usr/bin")
+    folder = Path(tempfile.mkdtemp(prefix="atoll-doctor-"))
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    site = next(folder.glob("lib/python3*/site-packages"))
+    (site / "atoll.pth").write_text(f"{SOURCE}\n")
+    script = folder / "bin/atoll"
+    script.write_text(f"#!{folder}/bin/python\nimport sys\n{_ENTRY}\n")
+    for path in (folder, script):
+        path.chmod(0o755)
+    if run_as_user(str(script), "--version").returncode:
+        pytest.skip(f"user {USER} may not run Atoll from {SOURCE}")
+    yield str(script)
+    shutil.rmtree(folder)
+
+
+def _assert_all_held(done: subprocess.CompletedProcess[str]) -> None:
+    count = len(attacks.load())
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert done.stdout.count("  held         ") == count
+    assert done.stdout.endswith(f"\n{count} of {count} held\n")
+
+
 @pytest.mark.spec("R0.2", "R1.9")
-def test_quick_attacks_are_held(atoll, monkeypatch):
-    chosen = [one for one in attacks.load() if one.name in QUICK]
-    monkeypatch.setattr(attacks, "load", lambda: chosen)
-    code, out, err = atoll("doctor", "--attack")
-    assert (code, err) == (0, "")
-    assert out.count("  held         ") == len(QUICK)
-    assert out.endswith(f"{len(QUICK)} of {len(QUICK)} held\n")
+def test_all_attacks_are_held_by_the_console_script():
+    script = str(Path(sys.executable).with_name("atoll"))
+    _assert_all_held(
+        subprocess.run([script, "doctor", "--attack"], capture_output=True, text=True, check=False)
+    )
+
+
+@pytest.mark.spec("R0.2", "R1.9")
+@pytest.mark.parametrize("start", [_as_root, run_as_user], ids=["root", "ordinary user"])
+def test_all_attacks_are_held_by_the_systems_python(installed, start):
+    _assert_all_held(start(installed, "doctor", "--attack"))
+
+
+def test_the_picture_shows_as_many_attacks_as_there_are():
+    picture = (SOURCE.parent / "docs/assets/terminal.svg").read_text()
+    count = len(attacks.load())
+    assert f"{count} of {count} held" in picture
 
 
 def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):

@@ -12,6 +12,7 @@ import types
 import pytest
 from costs import least_cpu_seconds
 
+from atoll.guest import memory
 from atoll.jail import jail_record, meter
 from atoll.jail.container_memory import ContainerMemory
 
@@ -120,6 +121,11 @@ def test_memory_that_cannot_be_read_for_a_moment_ends_no_sandbox():
     readable = True
     jail_record.JailRecord.check_memory(record)
     assert (killed, record._unmeasured) == ([True], 0)
+
+
+def test_one_process_meets_a_memory_error_before_its_jail_is_ended():
+    """Ended a moment after its cell, the session would be lost to a later one."""
+    assert jail_record.MEMORY_SLACK > memory.MARGIN
 
 
 def test_a_long_file_of_proc_is_read_to_its_end():

@@ -35,7 +35,9 @@ GROUP_PATIENCE_SECONDS = 5.0
 KILL_PATIENCE_SECONDS = 5.0
 """After this time the host is told that a sandbox has ended even if the kernel has not reaped it:
 the process that reaps it, or reports its pids, may be stopped."""
-MEMORY_SLACK = 32 << 20
+MEMORY_SLACK = 96 << 20
+"""More than the runtime lets one process have beyond the limit (see guest/memory): code that takes
+too much meets a MemoryError, and its session is not ended a moment later, during another cell."""
 MEASURE_PAUSE = 20
 """Measuring takes at most a twentieth of the time: large sandboxes are measured less often."""
 MOST_UNMEASURED = 10
