@@ -77,6 +77,29 @@ async def test_a_run_tells_how_it_explored_in_answer_and_trajectory():
         answer.reward(1.0)
 
 
+@pytest.mark.spec("R4.8")
+@pytest.mark.spec("R4.14")
+async def test_each_question_of_a_session_has_an_exploration_of_its_own():
+    model = script(
+        cell("grep('entry 7:')\nFINAL('one')"),
+        cell("FINAL('two')"),
+        cell("peek(10)\npeek(20)\nFINAL('two')"),
+    )
+    rlm = atoll.aio.RLM(
+        model, backend="native", direct_tokens=1, require_exploration_before_final=True
+    )
+    async with rlm, rlm.session(TEXT) as session:
+        first = await session.ask("One?")
+        second = await session.ask("Two?")
+    assert first.exploration.calls == {"grep": 1}
+    refused = model.asked[2].messages[-1].content
+    assert "look before you answer: 1 call(s)" in refused
+    assert "there were 0" in refused
+    assert (second.text, second.exploration.calls) == ("two", {"peek": 2})
+    assert second.exploration.strategy == "scan"
+    assert second.exploration.exploration_tokens < 30
+
+
 async def test_a_direct_answer_has_the_strategy_direct():
     answer = await ask(script("forty-nine"), direct_tokens=100_000)
     assert answer.exploration.strategy == "direct"

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from atoll.config import SandboxConfig
+    from atoll.environment.exploration import Exploration
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions
     from atoll.environment.research import ResearchContext
     from atoll.environment.types import Final
     from atoll.explore.ledger import Coverage
+    from atoll.memory.planner import Advice
     from atoll.tools import Tool
 
 
@@ -78,11 +80,19 @@ class REPLEnvironment(EnvironmentHints):
         self._run(self._inner.start())
         return self
 
-    def next_question(self) -> None:
-        """Forget the answer, for another question: variables, calls and what was seen stay."""
-        self._inner.next_question()
+    @property
+    def exploration(self) -> Exploration:
+        """How the question was explored so far: strategy, calls, token efficiency."""
+        return self._inner.exploration
+
+    @property
+    def advice(self) -> Advice:
+        """What the memory says of tasks like this one; `advice.prompt()` is text for a model."""
+        return self._inner.advice
 
     execute = blocking(core.REPLEnvironment.execute)
+    next_question = blocking(core.REPLEnvironment.next_question)
+    reward = blocking(core.REPLEnvironment.reward)
     reset = blocking(core.REPLEnvironment.reset)
     get_state = blocking(core.REPLEnvironment.get_state)
     save = blocking(core.REPLEnvironment.save)

@@ -15,12 +15,15 @@ import re
 import time
 import uuid
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.config import SandboxConfig
 from atoll.environment import research_state
 from atoll.environment.builtin_tools import BuiltinTools, query_tools, worker_tool
 from atoll.environment.chain import Cells, note_of
+from atoll.environment.episodes import Episodes
+from atoll.environment.exploration import context_tokens
 from atoll.environment.observe import is_cut, render
 from atoll.environment.options import configured, index_of
 from atoll.environment.registry import CALLING
@@ -37,12 +40,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from atoll.config import Handler
+    from atoll.environment.exploration import Exploration
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions, Worker
     from atoll.environment.research import ResearchContext
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Coverage, Ledger
+    from atoll.memory.planner import Advice
     from atoll.sandbox import BaseSandbox
     from atoll.tools import Tool
     from atoll.types import SandboxResult
@@ -84,6 +89,7 @@ class REPLEnvironment(EnvironmentHints):
             summarise=_awaited(self._config.worker),
         )
         self._tools = self._make_tools()
+        self._episodes = self._make_episodes()
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
         self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
@@ -147,6 +153,7 @@ class REPLEnvironment(EnvironmentHints):
         if self._closed:
             raise SandboxClosedError("the environment has been closed: make another")
         if self._box is None:
+            await self._begin(self._config.task)
             length = 0 if self._index is None else self._index.length
             handlers = self._tools.registry.handlers()
             self._box = await open_sandbox(
@@ -190,10 +197,10 @@ class REPLEnvironment(EnvironmentHints):
             trouble = trouble or self._meant(result)
             final = None if self.final is before else self.final
             whole = await self._whole_value(result)
-            text = await asyncio.to_thread(self._render, result, trouble, final, whole)
+            text, is_whole = await asyncio.to_thread(self._finish, result, trouble, final, whole)
             observed = await self._spill.observe(self._turns, text, lost=_lost(result))
-            await asyncio.to_thread(self._show_all, observed.text)
-            await asyncio.to_thread(self._tools.research.update, final)
+            if not is_whole:
+                await asyncio.to_thread(self._note, observed.text, final)
             return Turn(
                 number=self._turns,
                 observation=observed.text,
@@ -205,9 +212,29 @@ class REPLEnvironment(EnvironmentHints):
                 chain=chain,
             )
 
-    def next_question(self) -> None:
-        """Forget the answer, for another question: variables, calls and what was seen stay."""
+    async def next_question(self, task: str | None = None) -> None:
+        """Forget the answer, for another question: variables, calls and what was seen stay.
+
+        What counts as exploration begins anew.
+        """
+        await self._record()
         self._tools.answers.forget()
+        self.invocations.begin_question()
+        await self._begin(task)
+
+    @property
+    def exploration(self) -> Exploration:
+        """How the question was explored so far: strategy, calls, token efficiency."""
+        return self._episodes.exploration(self.final)
+
+    @property
+    def advice(self) -> Advice:
+        """What the memory says of tasks like this one; `advice.prompt()` is text for a model."""
+        return self._episodes.advice
+
+    async def reward(self, quality: float) -> bool:
+        """Tell the memory how good the answer was, from 0 to 1; return whether it was stored."""
+        return await asyncio.to_thread(self._episodes.reward, quality)
 
     def _cells(self) -> Cells:
         return Cells(
@@ -219,8 +246,9 @@ class REPLEnvironment(EnvironmentHints):
         )
 
     async def reset(self) -> None:
-        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
+        """Begin again: a new sandbox, no variables, no answer, nothing seen or spilled, no log."""
         async with self._turn:
+            await self._record()
             box, self._box = self._box, None
             if box is not None:
                 await box.destroy()
@@ -228,6 +256,8 @@ class REPLEnvironment(EnvironmentHints):
             self._config = dataclasses.replace(self._config, state=None)
             self._tools, self._turns = self._make_tools(), 0
             self._prompts.clear()
+            await asyncio.to_thread(self._spill.clear)
+            self._episodes = self._make_episodes()
             await self.start()
 
     async def get_state(self) -> dict[str, Any]:
@@ -272,7 +302,10 @@ class REPLEnvironment(EnvironmentHints):
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""
-        box, self._box, self._closed = self._box, None, True
+        box, self._box = self._box, None
+        if not self._closed:
+            self._closed = True
+            await self._record()
         try:
             if box is not None:
                 await box.destroy()
@@ -298,6 +331,18 @@ class REPLEnvironment(EnvironmentHints):
         worker = _awaited(self._config.worker) or llm
         tools.registry.add(worker_tool(self._overheard(worker)), hidden=llm is not None)
         return tools
+
+    def _make_episodes(self) -> Episodes:
+        memory = self._config.memory if self._config.record_exploration else None
+        return Episodes(memory, self.invocations, self._clean, partial(context_tokens, self._index))
+
+    async def _begin(self, task: str | None) -> None:
+        if self._episodes.learns:
+            await asyncio.to_thread(self._episodes.begin, task)
+
+    async def _record(self) -> None:
+        if self._episodes.learns:
+            await asyncio.to_thread(self._episodes.record, self.final)
 
     async def _read_answer(self, result: SandboxResult, code: str) -> str | None:
         """Look whether the dict `answer` is ready, if the code speaks of it."""
@@ -328,6 +373,26 @@ class REPLEnvironment(EnvironmentHints):
         except (TimeoutError, SandboxError):
             return None
         return None if isinstance(value, Opaque) else value
+
+    def _finish(
+        self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
+    ) -> tuple[str, bool]:
+        """Return what a model is told, and whether that is all of it: then it is noted as shown.
+
+        It is one job for a thread: most cells print little, and need no summary.
+        """
+        text = self._render(result, trouble, final, whole)
+        is_whole = len(text) <= self._config.output_cap
+        if is_whole:
+            self._note(text, final)
+        return text, is_whole
+
+    def _note(self, observation: str, final: Final | None) -> None:
+        """Note what a model was shown, what was looked at, and how an answer was found."""
+        self._show_all(observation)
+        self._tools.research.update(final)
+        if final is not None:
+            self._episodes.record(final)
 
     def _render(
         self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any

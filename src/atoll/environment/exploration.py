@@ -1,16 +1,17 @@
-"""ExplorationLog: how a run looked for its answer, as a view on the invocation log."""
+"""ExplorationLog: how an answer was looked for, as a view on the calls since it was asked for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.text.tokens import estimate
+from atoll.text.tokens import WHOLE, estimate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.environment.invocations import InvocationLog
+    from atoll.explore.index import ContextIndex
 
 SCANS = frozenset({"peek", "list_dir", "archive_open", "archive_file", "web_fetch"})
 SEARCHES = frozenset({"grep", "code_search", "doc_search", "archive_search"})
@@ -49,7 +50,8 @@ class ExplorationLog:
     def calls(self) -> dict[str, int]:
         """How often each tool that looks was called."""
         looks = SCANS | SEARCHES | DELEGATIONS
-        return {name: number for name, number in self._log.counts().items() if name in looks}
+        counts, _ = self._log.of_question()
+        return {name: number for name, number in counts.items() if name in looks}
 
     @property
     def strategy(self) -> str:
@@ -71,7 +73,7 @@ class ExplorationLog:
     def tokens(self) -> int:
         """Tokens of what looking returned, and of prompts to sub-calls with their answers."""
         looks = SCANS | SEARCHES
-        kept = list(self._log)
+        _, kept = self._log.of_question()
         seen = sum(one.found_tokens for one in kept if one.tool in looks)
         return seen + sum(one.tokens_in + one.tokens_out for one in kept)
 
@@ -83,3 +85,11 @@ class ExplorationLog:
             exploration_tokens=self.tokens,
             result_tokens=sum(map(estimate, results)),
         )
+
+
+def context_tokens(index: ContextIndex | None) -> int:
+    """Return about how many tokens a context has; of a long one, by its beginning."""
+    if index is None:
+        return 0
+    shown = min(index.length, WHOLE)
+    return estimate(index.text(0, shown)) * max(1, index.length // max(1, shown))

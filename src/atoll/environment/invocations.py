@@ -63,6 +63,7 @@ class InvocationLog:
         self._kept: deque[Invocation] = deque(maxlen=KEPT)
         self._counts: Counter[str] = Counter()
         self._explored = 0
+        self._begun, self._before = 0, Counter[str]()
         self._awaited: dict[int, bool] = {}
         self._lock = forks.new_lock()
         self.parent = ""
@@ -109,10 +110,22 @@ class InvocationLog:
         """Return the calls of one turn that are kept."""
         return tuple(one for one in self if one.parent == parent)
 
+    def begin_question(self) -> None:
+        """Count anew for another question: earlier calls stay in the log."""
+        with self._lock:
+            self._begun, self._before = self._counts.total(), Counter(self._counts)
+            self._explored = 0
+
     @property
     def explored(self) -> int:
-        """How many calls looked at something."""
+        """How many calls looked at something, since the question was asked."""
         return self._explored
+
+    def of_question(self) -> tuple[dict[str, int], tuple[Invocation, ...]]:
+        """Return the calls since the question was asked: their counts, and those that are kept."""
+        with self._lock:
+            counts = dict(self._counts - self._before)
+        return counts, self.since(self._begun)
 
     def counts(self) -> dict[str, int]:
         """Return how often each tool was called."""

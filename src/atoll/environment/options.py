@@ -44,6 +44,8 @@ class EnvironmentOptions(SandboxOptions, total=False):
     search_server: str | None
     submit_fields: Mapping[str, type] | None
     session_id: str | None
+    task: str | None
+    record_exploration: bool
     redact: bool
     parallel_tools: bool
     structured: bool
@@ -87,6 +89,10 @@ class EnvironmentConfig(SandboxConfig):
     """Names and types of the fields that an answer must have."""
     session_id: str | None = None
     """Names the folder of spilled output; unset: a random one."""
+    task: str | None = None
+    """The question that is worked on: with a memory, similar ones are looked up."""
+    record_exploration: bool = True
+    """Whether a memory learns how this environment was explored; an RLM records its runs itself."""
     redact: bool = True
     """Whether secrets are taken out of what goes to a model."""
     parallel_tools: bool = True

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 APPLICATION_ID = 0x41544C4D
 """Marks our files, so that another program's database is never written to."""
-VERSION = 1
+VERSION = 2
 BUSY_SECONDS = 5.0
 MAX_BYTES = 256 << 20
 PAGE_BYTES = 4096
@@ -29,9 +29,11 @@ CREATE TABLE items (
     id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, intent TEXT NOT NULL, embedder TEXT NOT NULL,
     vector BLOB NOT NULL, strategy TEXT NOT NULL, done TEXT NOT NULL, outcome TEXT NOT NULL,
     q REAL NOT NULL, tokens INTEGER NOT NULL, context_tokens INTEGER NOT NULL,
-    runs INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL
+    runs INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL,
+    efficiency REAL NOT NULL DEFAULT 0
 )
 """
+_FROM_1 = "ALTER TABLE items ADD COLUMN efficiency REAL NOT NULL DEFAULT 0"
 _INDEX = "CREATE INDEX by_use ON items (namespace, used)"
 
 
@@ -91,6 +93,8 @@ class Database:
             raise MemoryStoreError(f"{self.path} is another program's database: name another file")
         if version > VERSION:
             raise MemoryStoreError(f"{self.path} is of a newer Atoll (format {version})")
+        if version < VERSION:
+            _upgrade(db)
         db.execute("PRAGMA synchronous = NORMAL")
 
 
@@ -99,6 +103,15 @@ def _create(db: sqlite3.Connection) -> None:
     db.execute(_INDEX)
     db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring the tables of an older Atoll up to date, unless another process just has."""
+    db.execute("BEGIN IMMEDIATE")
+    if _mark(db)[1] < VERSION:
+        db.execute(_FROM_1)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
 
 
 def _is_empty(db: sqlite3.Connection) -> bool:

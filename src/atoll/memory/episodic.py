@@ -40,7 +40,10 @@ Z_CLIP = 3.0
 LONGEST_INTENT, LONGEST_DONE, LONGEST_OUTCOME = 500, 300, 40
 MAX_ITEMS = 2_000
 _NAMESPACE = re.compile(r"[\w.:/-]{1,100}")
-_COLUMNS = "id, intent, strategy, done, outcome, q, tokens, context_tokens, runs, created, used"
+_COLUMNS = (
+    "id, intent, strategy, done, outcome, q, efficiency, tokens, context_tokens, runs, created, "
+    "used"
+)
 _EXCESS = """
 DELETE FROM items WHERE namespace = ? AND id IN (
     SELECT id FROM items WHERE namespace = ? ORDER BY used DESC, id DESC LIMIT -1 OFFSET ?
@@ -61,6 +64,8 @@ class Item:
     outcome: str
     q: float
     """How well it went, from 0 to 1: a running mean in which recent outcomes weigh more."""
+    efficiency: float = 0.0
+    """Tokens of the answer for each token that looking for it took, of the last run."""
     tokens: int
     context_tokens: int
     runs: int
@@ -136,13 +141,14 @@ class EpisodicMemory:
         q: float = 0.5,
         tokens: int = 0,
         context_tokens: int = 0,
+        efficiency: float = 0.0,
     ) -> int:
         """Record a run and return its item's id; merge it into a similar item if there is one."""
         if strategy not in STRATEGIES:
             raise ConfigError(f"no strategy {strategy!r}: use one of {', '.join(STRATEGIES)}")
         kept, vector = cut(intent, LONGEST_INTENT), pack(self._embed(intent))
         facts = (cut(done, LONGEST_DONE), cut(outcome, LONGEST_OUTCOME))
-        sizes, now = (int(tokens), int(context_tokens)), time.time()
+        sizes, now = (int(tokens), int(context_tokens), _number(efficiency)), time.time()
         with self._database.transaction(write=True) as db:
             if (old := self._same(db, vector, strategy)) is not None:
                 _merge(db, old, facts, q, sizes)
@@ -150,8 +156,8 @@ class EpisodicMemory:
             row = (self.namespace, kept, self.embedder.name, vector, strategy, *facts, _share(q))
             added = db.execute(
                 "INSERT INTO items (namespace, intent, embedder, vector, strategy, done, outcome, "
-                "q, tokens, context_tokens, runs, created, used) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
+                "q, tokens, context_tokens, efficiency, runs, created, used) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)",
                 (*row, *sizes, now, now),
             )
             db.execute(_EXCESS, (self.namespace, self.namespace, self._max_items))
@@ -275,19 +281,23 @@ def cut(text: str, most: int) -> str:
 
 
 def _merge(
-    db: sqlite3.Connection, old: int, facts: tuple[str, str], q: float, sizes: tuple[int, int]
+    db: sqlite3.Connection,
+    old: int,
+    facts: tuple[str, str],
+    q: float,
+    sizes: tuple[int, int, float],
 ) -> None:
     db.execute(
         "UPDATE items SET q = q + ? * (? - q), done = ?, outcome = ?, tokens = "
-        "(tokens * min(runs, 4) + ?) / (min(runs, 4) + 1), context_tokens = ?, runs = runs + 1, "
-        "used = ? WHERE id = ?",
+        "(tokens * min(runs, 4) + ?) / (min(runs, 4) + 1), context_tokens = ?, efficiency = ?, "
+        "runs = runs + 1, used = ? WHERE id = ?",
         (RATE, _share(q), *facts, *sizes, time.time(), old),
     )
 
 
 def _item(row: Sequence[Any]) -> Item:
     """Return a row as an item, validated: the file may have been edited by hand."""
-    number, intent, strategy, done, outcome, q, *counts, created, used = row
+    number, intent, strategy, done, outcome, q, efficiency, *counts, created, used = row
     tokens, context_tokens, runs = (int(_number(one)) for one in counts)
     return Item(
         id=int(number),
@@ -296,6 +306,7 @@ def _item(row: Sequence[Any]) -> Item:
         done=cut(str(done), LONGEST_DONE),
         outcome=cut(str(outcome), LONGEST_OUTCOME),
         q=_share(q),
+        efficiency=_number(efficiency),
         tokens=tokens,
         context_tokens=context_tokens,
         runs=runs,

@@ -38,6 +38,10 @@ class Learner:
         self._advice = found or Advice()
         return self._advice
 
+    def describe(self, intent: str) -> None:
+        """Set the question that the run is remembered by, if no advice was asked for."""
+        self._intent = self._intent or intent
+
     def remember(
         self,
         strategy: str,
@@ -47,12 +51,13 @@ class Learner:
         quality: float,
         tokens: int,
         context_tokens: int,
+        efficiency: float = 0.0,
     ) -> None:
         """Reward the items whose advice the run followed, and record the run itself."""
         self._tokens, self._reward = tokens, worth(quality, tokens)
         self._followed = [one.id for one in self._advice.items if one.strategy == strategy]
         facts: dict[str, Any] = {"done": done, "outcome": outcome, "q": self._reward}
-        facts |= {"tokens": tokens, "context_tokens": context_tokens}
+        facts |= {"tokens": tokens, "context_tokens": context_tokens, "efficiency": efficiency}
 
         def keep() -> int:
             item = self._memory.add(self._intent, strategy, **facts)

@@ -6,9 +6,9 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
+from atoll.environment.exploration import context_tokens
 from atoll.memory.learner import Learner
 from atoll.memory.planner import quality
-from atoll.text.tokens import WHOLE, estimate
 from atoll.trajectory import events
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Learning:
         if self.learner is None or (index is None and chosen.way == "direct"):
             self.learner = None  # a question without a context is just asked
             return chosen
-        self._context_tokens = 0 if index is None else await asyncio.to_thread(_tokens, index)
+        self._context_tokens = await asyncio.to_thread(context_tokens, index)
         fits = index is not None and self._context_tokens <= DIRECT_TIMES * direct_tokens
         may_show = chosen.way == "direct" or (fits and chosen.may_show)
         allowed = ("direct",) * may_show + ("scan", "search", "delegated")
@@ -78,13 +78,8 @@ class Learning:
             ),
             tokens=usage.input_tokens + usage.output_tokens,
             context_tokens=self._context_tokens,
+            efficiency=seen.token_efficiency,
         )
 
     def _tell(self, reason: str) -> None:
         self._calls.writer.emit(events.Refused(what="the memory", why=f"{reason}; {WITHOUT}"))
-
-
-def _tokens(index: ContextIndex) -> int:
-    """Return about how many tokens a context has; of a long one, by its beginning."""
-    shown = min(index.length, WHOLE)
-    return estimate(index.text(0, shown)) * max(1, index.length // max(1, shown))

@@ -92,10 +92,13 @@ class LiveEnvironment:
         self._subcalls = subcalls
         if self._env is not None:
             self._used = True
-            self._env.next_question()
+            await self._env.next_question()
             return self._env
         asked = dataclasses.replace(
-            config, on_llm_query=self._llm_query, on_rlm_query=self._rlm_query
+            config,
+            on_llm_query=self._llm_query,
+            on_rlm_query=self._rlm_query,
+            record_exploration=False,
         )
         env = await _made(asked)
         self._env = await env.__aenter__()

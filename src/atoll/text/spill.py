@@ -97,6 +97,12 @@ class Spill:
         """Return the paths of the files, by the short names that the model sees."""
         return {SHORT_FOLDER + name: path for name, path in self._kept.paths().items()}
 
+    def clear(self) -> None:
+        """Delete the files and forget the notes: the session begins again."""
+        self._kept.clear()
+        if self._rolling is not None:
+            self._rolling.forget()
+
     def close(self) -> None:
         """Close the folder, and remove it if it was private. Calling it twice is harmless."""
         self._kept.close()

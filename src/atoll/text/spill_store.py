@@ -61,6 +61,12 @@ class SpillStore:
         with self._lock:
             return {name: self._path / name for name in self._sizes}
 
+    def clear(self) -> None:
+        """Delete all texts."""
+        with self._lock:
+            for name in list(self._sizes):
+                self._forget(name)
+
     def close(self) -> None:
         """Close the folder, and remove it if it was made for this session alone."""
         with self._lock:

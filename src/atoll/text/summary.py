@@ -79,6 +79,10 @@ class RollingSummary:
         self._summarise, self._seconds = summarise, seconds
         self._notes = ""
 
+    def forget(self) -> None:
+        """Begin without notes."""
+        self._notes = ""
+
     async def add(self, text: str) -> str | None:
         """Return the notes with this text included; None, and unchanged, if the model failed."""
         answer = await self._ask(_prompt(self._notes, text[-TAIL_CHARACTERS:]))
