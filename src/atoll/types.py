@@ -350,7 +350,8 @@ class ExecuteResponse(name_hints.NameHints):
         return self.output[: len(self.output) - len(self.stderr)]
 
     def __str__(self) -> str:
-        parts = (self.output.rstrip("\n"), self.error or "")
+        error = self.error or ""
+        parts = (self.output.rstrip("\n"), "" if error in self.output else error)
         return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:

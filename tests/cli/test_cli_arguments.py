@@ -229,3 +229,13 @@ def test_no_command_prints_a_short_help_with_examples_and_exits_with_2(atoll):
     assert err.startswith("usage: atoll ")
     assert "\nexamples:\n  atoll run script.py " in err
     assert "exit codes" not in err
+
+
+def test_help_fits_a_narrow_terminal_but_for_examples(atoll, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = atoll("run", "--help")[1].splitlines()
+    assert [line for line in lines if len(line) > 60 and line[0] != " "] == []
+    assert "Run a program in a new sandbox. Its output appears while" in lines
+    monkeypatch.setenv("COLUMNS", "100")
+    description = help_texts.DESCRIPTIONS["run"].splitlines()[0]
+    assert description in atoll("run", "--help")[1].splitlines()

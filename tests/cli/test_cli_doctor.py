@@ -45,6 +45,28 @@ def test_it_tells_of_every_backend(atoll):
     assert "\x1b" not in out
 
 
+def test_on_a_narrow_terminal_no_line_is_broken_in_a_word(monkeypatch):
+    monkeypatch.setattr(doctor, "width_of", lambda _: 60)
+    one = Availability(
+        usable=False,
+        reason="a reason of many words, which is longer than a narrow terminal is wide",
+        hint="Type: python -m pip install 'a-package-name>=3.0' 'another-package>=0.25'",
+        details={"python": "/a/path/that/is/not/broken/however/long/it/may/be/bin/python"},
+    )
+    text = doctor.describe({"remote": one}, Colours(False))
+    assert [line for line in text.splitlines() if len(line) > 60 and "/a/path" not in line] == []
+    assert "/a/path/that/is/not/broken/however/long/it/may/be/bin/python" in text
+    assert "'another-package>=0.25'" in text
+
+
+def test_what_to_do_is_said_once(monkeypatch):
+    for name in ("ATOLL_URL", "ATOLL_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    found = asyncio.run(doctor.examine(["remote"], SandboxConfig(backend="remote")))["remote"]
+    assert found.reason == "no url is given"
+    assert found.hint.startswith("Type: atoll serve")
+
+
 @pytest.mark.parametrize(
     ("installed", "hint"),
     [

@@ -369,6 +369,7 @@ def test_a_command_that_the_kernel_does_not_take_is_an_error_with_exit_code_1(
     assert response.output.startswith("Error: ")
     assert message in response.output
     assert response.error == response.output.removeprefix("Error: ")
+    assert str(response) == response.output  # the reason is there once
 
 
 @pytest.mark.spec("R3.12", "R3.13")

@@ -15,6 +15,7 @@ from atoll.backends import registry
 from atoll.cli import attacks, selfcheck, settings
 from atoll.cli.attack_report import AttackReport
 from atoll.cli.colours import Colours
+from atoll.cli.progress import width_of
 from atoll.config import SandboxConfig
 from atoll.errors import BackendUnavailableError
 from atoll.policy import Isolation
@@ -86,7 +87,11 @@ def _backend(name: str, one: Availability, colours: Colours) -> str:
     word = state(name, one)
     told = paint.get(word, colours.faint)(word)
     level = f", {one.isolation}" if one.isolation is not None else ""
-    lines = [f"{colours.strong(name)}: {told}{level} - {registry.BACKENDS[name].summary}"]
+    head, summary = f"{name}: {word}{level} - ", registry.BACKENDS[name].summary
+    first, *more = textwrap.wrap(
+        summary, _width(), initial_indent=" " * len(head), subsequent_indent="  "
+    )
+    lines = [f"{colours.strong(name)}: {told}{level} - {first.lstrip()}", *more]
     lines += _row("because", one.reason) + _row("to do", one.hint)
     lines += _table("limits", one.limits) + _table("details", one.details)
     return "\n".join(lines)
@@ -103,18 +108,33 @@ def state(name: str, one: Availability) -> str:
 
 def _row(title: str, text: str) -> list[str]:
     """Wrap a long text in lines; a command to type is never broken at a hyphen."""
-    first, rest = f"  {title:<{INDENT - 2}}", " " * INDENT
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
-    )
+    return _wrapped(f"  {title:<{INDENT - 2}}", text)
 
 
 def _table(title: str, rows: dict[str, str]) -> list[str]:
     width = max(map(len, rows), default=0) + 2
-    return [
-        f"  {title if number == 0 else '':<{INDENT - 2}}{name:<{width}}{text}"
-        for number, (name, text) in enumerate(rows.items())
-    ]
+    heads = (
+        f"  {title if number == 0 else '':<{INDENT - 2}}{name:<{width}}"
+        for number, name in enumerate(rows)
+    )
+    found = zip(heads, rows.values(), strict=True)
+    return [line for head, text in found for line in _wrapped(head, text)]
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """Return the text behind its head, in lines that fit the terminal; long words stay whole."""
+    return textwrap.wrap(
+        text,
+        _width(),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _width() -> int:
+    return min(WIDTH, width_of(sys.stdout))
 
 
 def _fields(name: str, one: Availability) -> dict[str, Any]:

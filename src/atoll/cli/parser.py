@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import re
 import shlex
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +26,17 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"max_help_position": 26, **options})
         self._action_max_length = 15  # argparse forgets that names of commands are indented twice
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap paragraphs that are wider than the terminal; examples, which are indented, stay."""
+        filled = super()._fill_text(text, width, indent)
+        if not any(len(line) > width for line in filled.splitlines() if line[:1] != " "):
+            return filled
+        blocks = itertools.groupby(filled.splitlines(), lambda line: line[:1] not in ("", " "))
+        return "\n".join(
+            textwrap.fill(" ".join(lines), width) if is_prose else "\n".join(lines)
+            for is_prose, lines in blocks
+        )
 
 
 _DEFAULTS: dict[str, Any] = {"formatter_class": HelpFormatter, "allow_abbrev": False}

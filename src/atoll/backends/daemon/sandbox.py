@@ -18,7 +18,7 @@ from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.daemon import connection as connections
 from atoll.bridge import HostBridge
 from atoll.config import SandboxConfig, daemon_socket
-from atoll.errors import AtollError, SandboxClosedError, SandboxError
+from atoll.errors import AtollError, BackendUnavailableError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.network import NETWORK_CALL, NetworkRequest
@@ -69,6 +69,8 @@ class DaemonClientSandbox(ClientSandbox):
         except OSError:
             reason = f"no daemon runs at {path}"
             return Availability(usable=False, reason=reason, hint=connections.hint())
+        except BackendUnavailableError as exc:
+            return Availability(usable=False, reason=exc.reason, hint=exc.hint)
         except AtollError as exc:
             return Availability(usable=False, reason=str(exc), hint=connections.hint())
         if facts.get("isolation") not in tuple(map(str, Isolation)):

@@ -21,6 +21,7 @@ from atoll.bridge import CallFailedError, HostBridge
 from atoll.config import SandboxConfig
 from atoll.errors import (
     AtollError,
+    BackendUnavailableError,
     ConfigError,
     SandboxClosedError,
     SandboxLostError,
@@ -69,13 +70,13 @@ class RemoteSandbox(ClientSandbox):
         try:
             connection = connections.take(config)
         except AtollError as exc:
-            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
+            return _missing(exc)
         try:
             url = f"{connection.url.rstrip('/')}/health/detailed"
             found = await connection.call("GET", url, timeout=10)
             level = Isolation.parse(found["sandbox"]["isolation"])
         except (AtollError, LookupError, TypeError) as exc:
-            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
+            return _missing(exc)
         finally:
             await connections.release(connection)
         limits = {"all": "as in the backend that the service uses"}
@@ -324,6 +325,13 @@ class RemoteSandbox(ClientSandbox):
         if self._connection is None or self.session is None:
             raise SandboxClosedError(NOT_STARTED)
         return self._connection, f"/sessions/{self.session}"
+
+
+def _missing(exc: Exception) -> Availability:
+    """Return that no service can be used, and what to do; an error of the backend says both."""
+    if isinstance(exc, BackendUnavailableError):
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint or connections.HINT)
+    return Availability(usable=False, reason=str(exc), hint=connections.HINT)
 
 
 async def _drop(connection: RemoteConnection, upload: Upload | None) -> None:
