@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from atoll.guest import private
 from atoll.jail import rehearsal
 
 LOOK = """
@@ -69,3 +70,10 @@ def test_functions_with_effects_are_back_after_a_rehearsal_that_fails():
     with pytest.raises(KeyError):
         rehearsal.rehearse(fail)
     assert (os.close, os.setresuid) == real
+
+
+def test_a_rehearsal_has_no_effect_through_a_copy_of_a_module_that_the_runtime_has():
+    copied = private._copy(os)
+    rehearsal.rehearse(lambda: copied.chdir("/no such folder"))
+    with pytest.raises(FileNotFoundError):
+        copied.chdir("/no such folder")

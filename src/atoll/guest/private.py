@@ -59,6 +59,11 @@ def _copy(module: ModuleType) -> ModuleType:
     return _copies[key]
 
 
+def copies_of(module: ModuleType) -> list[ModuleType]:
+    """Return the copy of a module that the runtime uses, if there is one."""
+    return [_copies[id(module)]] if id(module) in _copies else []
+
+
 def import_shown(name: str) -> Any:
     """Import a module that guest code sees and may have replaced; None if it raises anything."""
     try:
