@@ -1,10 +1,10 @@
-"""The async Sandbox protocol, and the base class that every backend builds on."""
+"""The async sandbox: what every backend offers, and what a backend without a power answers."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, Unpack
 
 from atoll import guard
 from atoll import variables as guest_variables
@@ -54,126 +54,12 @@ def check_code(code: str) -> None:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
 
 
-@runtime_checkable
-class Sandbox(Protocol):
-    """Runs guest code. An error in the code is a result; an error of the sandbox raises."""
-
-    backend: ClassVar[str]
-    capabilities: ClassVar[frozenset[Capability]]
-
-    @property
-    def isolation(self) -> Isolation:
-        """How strongly the guest is isolated from the host."""
-        ...
-
-    async def initialize(self, context: Any = None) -> None:
-        """Start the guest with `context` as its variable. A running guest is ended first."""
-        ...
-
-    async def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
-    ) -> SandboxResult:
-        """Run a cell; its variables are kept for the next one.
-
-        `key` makes the call idempotent: a key that was used before returns that call's result.
-        """
-        ...
-
-    async def shell(
-        self,
-        command: Command,
-        *,
-        timeout_ms: float | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> ExecuteResponse:
-        """Run a shell command in the working folder, under the same isolation and limits.
-
-        A list is a program with its arguments, and no shell. `options` are those of
-        CommandOptions: cwd, env, stdin, merge_stderr.
-        """
-        ...
-
-    async def validate_code(self, code: str) -> bool:
-        """Return whether the code compiles, without running it."""
-        ...
-
-    async def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
-        """Return the value of a guest variable, or `default` if there is no such variable.
-
-        VariableError if the value is too large or of a type that cannot be sent; the message says
-        what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
-        that cannot be sent as an Opaque.
-        """
-        ...
-
-    async def has_variable(self, name: str) -> bool:
-        """Return whether the guest has a variable of that name, also if its value is None."""
-        ...
-
-    async def variables(self, *, hidden: bool = False) -> Variables:
-        """List the guest's variables with type and size; `hidden` adds names with an underscore."""
-        ...
-
-    async def set_variable(self, name: str, value: Any) -> None:
-        """Set a guest variable: plain data, dates, numpy arrays, pandas frames.
-
-        VariableError if the value cannot be sent; the message says what to do.
-        """
-        ...
-
-    @property
-    def tools(self) -> Mapping[str, Handler]:
-        """The host functions that guest code may call now, by name."""
-        ...
-
-    async def add_tool(self, tool: Handler, *, name: str | None = None) -> None:
-        """Let guest code call a function from now on; one of the same name is replaced."""
-        ...
-
-    async def remove_tool(self, name: str) -> None:
-        """Take a tool from guest code; ConfigError if there is none of that name."""
-        ...
-
-    async def set_tools(self, tools: Tools) -> None:
-        """Let guest code call these functions and no others."""
-        ...
-
-    async def cancel(self) -> None:
-        """Interrupt the running cell or command. Does nothing if none runs."""
-        ...
-
-    @property
-    def files(self) -> Files:
-        """The guest's files: list, read, write, edit, search, move, delete, upload, download."""
-        ...
-
-    async def fork(self) -> Sandbox:
-        """Return a live clone with the same variables and files; the two are independent."""
-        ...
-
-    async def checkpoint(self) -> str:
-        """Keep the session's present state, and return the mark to roll back to."""
-        ...
-
-    async def rollback(self, mark: str) -> None:
-        """Restore the session to the checkpoint; the checkpoint stays usable."""
-        ...
-
-    async def branches(self) -> tuple[str, ...]:
-        """Return the marks of the checkpoints that are kept, oldest first."""
-        ...
-
-    async def save(self) -> bytes:
-        """Return variables and files as bytes for create_sandbox(state=...), on any machine."""
-        ...
-
-    async def destroy(self) -> None:
-        """End the guest and free everything it used. Calling it again does nothing."""
-        ...
-
-
 class BaseSandbox(SandboxHints, ABC):
-    """Holds policy, workspace and logger; a backend implements `execute` and `validate_code`."""
+    """Runs guest code. An error in the code is a result; an error of the sandbox raises.
+
+    It holds policy, workspace and logger; a backend implements `execute` and `validate_code`, and
+    what its capabilities promise.
+    """
 
     backend: ClassVar[str] = "custom"
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -195,7 +81,10 @@ class BaseSandbox(SandboxHints, ABC):
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:
-        """Run a cell."""
+        """Run a cell; its variables are kept for the next one.
+
+        `key` makes the call idempotent: a key that was used before returns that call's result.
+        """
 
     @abstractmethod
     async def validate_code(self, code: str) -> bool:
@@ -211,7 +100,7 @@ class BaseSandbox(SandboxHints, ABC):
         return Isolation.NONE
 
     async def initialize(self, context: Any = None) -> None:  # noqa: ARG002
-        """Start the guest, in a backend that has one."""
+        """Start the guest with `context` as its variable. A running guest is ended first."""
         self._destroyed = False
 
     async def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
@@ -289,11 +178,14 @@ class BaseSandbox(SandboxHints, ABC):
         raise UnsupportedError(self.backend, "add tools to a live session")
 
     async def cancel(self) -> None:
-        """Interrupt the running cell, in a backend that declares CANCEL."""
+        """Interrupt the running cell or command. Does nothing if none runs, or without CANCEL."""
 
     @property
     def files(self) -> Files:
-        """The guest's files; using them is an UnsupportedError without WORKSPACE."""
+        """The guest's files: list, read, write, edit, search, move, delete, upload, download.
+
+        Using them is an UnsupportedError in a backend without WORKSPACE.
+        """
         return NoFiles(self.backend, self._require_open)
 
     async def shell(
@@ -303,31 +195,41 @@ class BaseSandbox(SandboxHints, ABC):
         timeout_ms: float | None = None,  # noqa: ARG002
         **options: Unpack[CommandOptions],  # noqa: ARG002
     ) -> ExecuteResponse:
-        """Run a shell command; UnsupportedError in a backend without SHELL."""
+        """Run a shell command in the working folder, under the same isolation and limits.
+
+        A list is a program with its arguments, and no shell. `options` are those of
+        CommandOptions: cwd, env, stdin, merge_stderr. UnsupportedError without SHELL.
+        """
         raise self._unsupported(Capability.SHELL)
 
     async def fork(self) -> BaseSandbox:
-        """Return a live clone; UnsupportedError in a backend without FORK."""
+        """Return a live clone with the same variables and files; the two are independent.
+
+        UnsupportedError in a backend without FORK, as for checkpoint, rollback and branches.
+        """
         raise self._unsupported(Capability.FORK)
 
     async def checkpoint(self) -> str:
-        """Keep the session's present state; UnsupportedError in a backend without FORK."""
+        """Keep the session's present state, and return the mark to roll back to."""
         raise self._unsupported(Capability.FORK)
 
     async def rollback(self, mark: str) -> None:  # noqa: ARG002
-        """Restore the session to the checkpoint; UnsupportedError in a backend without FORK."""
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
         raise self._unsupported(Capability.FORK)
 
     async def branches(self) -> tuple[str, ...]:
-        """Return the marks of the checkpoints; UnsupportedError in a backend without FORK."""
+        """Return the marks of the checkpoints that are kept, oldest first."""
         raise self._unsupported(Capability.FORK)
 
     async def save(self) -> bytes:
-        """Return variables and files as bytes; UnsupportedError in a backend without SAVE."""
+        """Return variables and files as bytes for create_sandbox(state=...), on any machine.
+
+        UnsupportedError in a backend without SAVE.
+        """
         raise self._unsupported(Capability.SAVE)
 
     async def destroy(self) -> None:
-        """Close the sandbox; a backend that holds a guest ends it."""
+        """End the guest and free everything it used. Calling it again does nothing."""
         self._destroyed = True
 
     def _require_open(self) -> None:
@@ -380,3 +282,7 @@ class BaseSandbox(SandboxHints, ABC):
         if event := SECURITY_EVENTS.get(result.kind):
             self.logger.log_security_event(event, error=result.error)
         self.logger.log_execution_complete(result)
+
+
+Sandbox = BaseSandbox
+"""The name for annotations: every async sandbox is one."""

@@ -9,14 +9,13 @@ from atoll.files.sync import SyncFiles, blocking
 from atoll.name_hints import SandboxHints
 from atoll.policy import names_keywords
 from atoll.portal import Portal
-from atoll.sandbox import NOT_COPIED, Sandbox
+from atoll.sandbox import NOT_COPIED, BaseSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.config import Handler
     from atoll.policy import Capability, Isolation
-    from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
 NOT_ASYNC = "this is a sandbox for blocking code"
@@ -55,7 +54,7 @@ class SyncSandbox(SandboxHints):
         """How strongly the guest is isolated from the host."""
         return self._inner.isolation
 
-    initialize = blocking(Sandbox.initialize)
+    initialize = blocking(BaseSandbox.initialize)
 
     @names_keywords("option of execute")
     def execute(
@@ -82,20 +81,20 @@ class SyncSandbox(SandboxHints):
         result: SandboxResult = self._run(execute(code, **options))
         return result
 
-    shell = blocking(Sandbox.shell)
-    validate_code = blocking(Sandbox.validate_code)
-    get_variable = blocking(Sandbox.get_variable)
-    has_variable = blocking(Sandbox.has_variable)
-    variables = blocking(Sandbox.variables)
-    set_variable = blocking(Sandbox.set_variable)
-    add_tool = blocking(Sandbox.add_tool)
-    remove_tool = blocking(Sandbox.remove_tool)
-    set_tools = blocking(Sandbox.set_tools)
-    cancel = blocking(Sandbox.cancel)
-    checkpoint = blocking(Sandbox.checkpoint)
-    rollback = blocking(Sandbox.rollback)
-    branches = blocking(Sandbox.branches)
-    save = blocking(Sandbox.save)
+    shell = blocking(BaseSandbox.shell)
+    validate_code = blocking(BaseSandbox.validate_code)
+    get_variable = blocking(BaseSandbox.get_variable)
+    has_variable = blocking(BaseSandbox.has_variable)
+    variables = blocking(BaseSandbox.variables)
+    set_variable = blocking(BaseSandbox.set_variable)
+    add_tool = blocking(BaseSandbox.add_tool)
+    remove_tool = blocking(BaseSandbox.remove_tool)
+    set_tools = blocking(BaseSandbox.set_tools)
+    cancel = blocking(BaseSandbox.cancel)
+    checkpoint = blocking(BaseSandbox.checkpoint)
+    rollback = blocking(BaseSandbox.rollback)
+    branches = blocking(BaseSandbox.branches)
+    save = blocking(BaseSandbox.save)
 
     @property
     def tools(self) -> Mapping[str, Handler]:

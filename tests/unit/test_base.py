@@ -80,7 +80,8 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
             getattr(cls, "__annotations__", ())
         )
 
-    names = {name for name in public(atoll.Sandbox) if not name.startswith("_")}
+    for_backends = {"ask_variable", "find_fault", "runtime_memory"}
+    names = public(atoll.Sandbox) - for_backends
     assert names <= public(atoll.SyncSandbox)
     for name in names:
         method = getattr(atoll.Sandbox, name, None)
@@ -88,7 +89,7 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
             blocking = inspect.signature(getattr(atoll.SyncSandbox, name))
             own = [one for key, one in blocking.parameters.items() if key != "inject_setup"]
             blocking = blocking.replace(parameters=own)  # inject_setup: of the backend wasm alone
-            assert str(blocking).replace("'SyncSandbox'", "'Sandbox'") == str(
+            assert str(blocking).replace("'SyncSandbox'", "'BaseSandbox'") == str(
                 inspect.signature(method)
             ), name
 
