@@ -270,6 +270,25 @@ async def test_executions_wait_their_turn_and_past_the_queue_are_refused(serve):
         await box.destroy()
 
 
+async def test_a_client_of_which_nothing_runs_does_not_wait_for_another(serve):
+    daemon = await serve(open_notebook, max_running=1)
+    boxes = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(3)]
+    cells = [asyncio.create_task(box.execute("wait")) for box in boxes]
+    await until(lambda: daemon.server.stats()["queued"] == 2, 3)
+
+    def other() -> bool:  # a connection of its own
+        with atoll.create_sandbox(backend="daemon") as box:
+            return box.execute("x = 1").success
+
+    assert await asyncio.to_thread(other)
+    assert daemon.server.stats()["queued"] == 2
+    for notebook in Notebook.opened[:3]:
+        notebook.release.set()
+    assert all(one.success for one in await asyncio.gather(*cells))
+    for box in boxes:
+        await box.destroy()
+
+
 async def test_a_cell_that_waits_for_its_turn_can_be_cancelled(serve):
     await serve(open_notebook, max_running=1)
     one, two = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(2)]

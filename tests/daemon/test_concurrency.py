@@ -8,6 +8,7 @@ import pytest
 
 import atoll
 from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
+from atoll.shares import acting_for
 
 
 async def test_the_queue_is_served_in_order():
@@ -85,3 +86,50 @@ async def test_one_that_is_told_to_wait_no_longer_never_runs():
             await waiting
         assert limit.waiting == 0
     assert limit.running == 0
+
+
+async def test_an_owner_of_which_nothing_runs_waits_for_no_other():
+    limit = ConcurrencyLimit(2, 10)
+    with acting_for("greedy"):
+        held = [limit.slot() for _ in range(2)]
+        for one in held:
+            await one.__aenter__()
+        waiting = asyncio.create_task(limit.slot().__aenter__())
+    await asyncio.sleep(0)
+    with acting_for("modest"):
+        assert limit.place == 0
+        async with limit.slot():
+            assert (limit.running, limit.waiting) == (3, 1)
+            assert limit.place == 1
+    assert limit.waiting == 1
+    for one in held:
+        one.release()
+    (await waiting).release()
+    assert limit.running == 0
+
+
+async def test_a_full_queue_still_takes_owners_that_have_less_than_their_share():
+    limit = ConcurrencyLimit(1, 4)
+    slots = []
+
+    async def wait(owner):
+        with acting_for(owner):
+            slots.append(asyncio.create_task(limit.slot().__aenter__()))
+        await asyncio.sleep(0)
+
+    for _ in range(5):
+        await wait("greedy")
+    await wait("modest")  # runs at once: nothing of it does
+    await wait("modest")
+    await wait("modest")
+    assert limit.waiting == 6
+    for owner in ("greedy", "modest"):
+        await wait(owner)
+        with pytest.raises(atoll.BusyError):
+            slots[-1].result()
+    for _ in range(8):
+        done = [one for one in slots if one.done() and one.exception() is None]
+        done[0].result().release()
+        slots.remove(done[0])
+        await asyncio.sleep(0)
+    assert (limit.running, limit.waiting) == (0, 0)

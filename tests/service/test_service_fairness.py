@@ -15,9 +15,11 @@ from own_service import OwnService
 
 from atoll.explore.index import ContextIndex
 from atoll.files.inotify import MOST_WATCHES
-from atoll.service import runs
+from atoll.service import overview, runs
+from atoll.service.hosted import HostedSession
 from atoll.service.lineage import MOST_NODES
 from atoll.service.service import MOST_WAITING_THREADS
+from atoll.service.sessions import Sessions
 from atoll.shares import MOST_THREADS_OF_ONE
 from atoll.trajectory import read
 
@@ -186,3 +188,46 @@ def test_the_openapi_document_promises_idempotency_keys_where_they_are_honoured(
     }  # fmt: skip
     assert "/exec" not in keyed
     assert not any(one.endswith(("/execute", "/fork")) for one in keyed - native)
+
+
+def test_watchers_of_the_overview_share_one_description(api: Api, monkeypatch):
+    api.session()
+    described = []
+    describe = HostedSession.describe
+
+    def count(self):
+        described.append(self.id)
+        return describe(self)
+
+    monkeypatch.setattr(HostedSession, "describe", count)
+    monkeypatch.setattr(overview, "EVERY_SECONDS", 1000.0)
+    with contextlib.ExitStack() as held:
+        for _ in range(20):
+            path = "/api/v1/overview/events"
+            lines = held.enter_context(api.stream("GET", path)).iter_lines()
+            held.callback(lines.close)
+            assert json.loads(next(lines))["type"] == "sessions"
+    assert len(described) == 1
+
+
+def test_a_session_that_cannot_be_ended_keeps_no_other_from_ending(
+    api: Api, service: OwnService, monkeypatch, caplog
+):
+    first, second = (api.session(idle_seconds=1000).rpartition("/")[2] for _ in range(2))
+    end = Sessions.end
+
+    async def fail(self, session, reason="deleted"):
+        if session.id == first:
+            raise ValueError("out of order")
+        await end(self, session, reason)
+
+    def expire() -> None:
+        for ident in (first, second):
+            service.service.sessions.find(ident).used = 0.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sessions, "end", fail)
+        service.call(expire)
+        service.call(service.service.sessions.sweep)
+    assert service.service.sessions.find(second) is None
+    assert f"looking after the session {first} failed" in caplog.text

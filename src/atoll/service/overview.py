@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atoll.service import clock
 from atoll.service.calls import EventResponse, as_json
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from atoll.service.calls import Call
     from atoll.service.executions import Event
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
 
@@ -25,15 +27,45 @@ MOST_SAMPLES = 180
 EVERY_SECONDS = 1.0
 
 
+class _Described(NamedTuple):
+    """A session as a tenant sees it."""
+
+    ident: str
+    line: bytes
+    """All that does not change with each second, to compare."""
+    facts: dict[str, Any]
+
+
+def _described(session: HostedSession) -> _Described:
+    facts = session.describe()
+    lasting = {name: one for name, one in facts.items() if name != "idle_seconds_now"}
+    return _Described(session.id, encode(lasting), facts)
+
+
 class Samples:
     """The figures of the last minutes, for a line in a picture."""
 
     def __init__(self) -> None:
         self._kept: deque[dict[str, Any]] = deque(maxlen=MOST_SAMPLES)
+        self._described: dict[str, tuple[float, list[_Described]]] = {}
 
     def take(self, service: Service) -> None:
-        """Note the figures of now."""
+        """Note the figures of now; forget what is described of sessions that nobody watches."""
         self._kept.append({"at": clock.now(), **_numbers(service)})
+        old = time.monotonic() - EVERY_SECONDS
+        self._described = {who: one for who, one in self._described.items() if one[0] > old}
+
+    def sessions(self, service: Service, who: Principal) -> list[_Described]:
+        """Describe a tenant's sessions, once for all that watch them at about the same time.
+
+        To describe one asks the kernel what it uses: with hundreds of watchers, and anew for each,
+        that would keep the event loop busy.
+        """
+        at, found = self._described.get(who.tenant, (0.0, []))
+        if time.monotonic() - at > EVERY_SECONDS / 2:
+            found = [_described(one) for one in service.sessions.of(who)]
+            self._described[who.tenant] = time.monotonic(), found
+        return found
 
     def list(self) -> list[dict[str, Any]]:
         """Return them, oldest first."""
@@ -138,12 +170,10 @@ async def _changes(service: Service, principal: Principal) -> AsyncIterator[list
 def _session_events(service: Service, who: Principal, known: dict[str, bytes]) -> list[Event]:
     """Return one event of what changed since `known`, which is brought up to date."""
     changed, now = [], {}
-    for one in service.sessions.of(who):
-        described = one.describe()
-        ticking = described.pop("idle_seconds_now")
-        now[one.id] = line = encode(described)
-        if known.get(one.id) != line:
-            changed.append({**described, "idle_seconds_now": ticking})
+    for one in service.samples.sessions(service, who):
+        now[one.ident] = one.line
+        if known.get(one.ident) != one.line:
+            changed.append(one.facts)
     gone = sorted(known.keys() - now.keys())
     known.clear()
     known.update(now)

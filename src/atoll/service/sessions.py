@@ -7,6 +7,7 @@ SECURITY: a session is looked up under its tenant, and forks stay with it.
 from __future__ import annotations
 
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import SandboxLostError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_PAGE = 200
 STOPPED = "the service was stopped"
+_LOG = logging.getLogger("atoll.service")
 
 
 class Sessions:
@@ -239,16 +241,22 @@ class Sessions:
 
     async def sweep(self) -> None:
         """End sessions whose time is over; a running cell counts as use. Measure the others."""
-        now = clock.now()
         for session in list(self._sessions.values()):
-            if not session.session.idle:
-                session.touch()
-            if now > session.expires:
-                await self.end(session, "expired")
-            elif now > session.idle_until:
-                await self.end(session, "idle for too long")
-            elif session.used > session.disk_measured:
-                await session.measure_disk()
+            try:
+                await self._look_after(session)
+            except Exception:  # noqa: BLE001 - the others have to end all the same
+                _LOG.exception("looking after the session %s failed", session.id)
+
+    async def _look_after(self, session: HostedSession) -> None:
+        now = clock.now()
+        if not session.session.idle:
+            session.touch()
+        if now > session.expires:
+            await self.end(session, "expired")
+        elif now > session.idle_until:
+            await self.end(session, "idle for too long")
+        elif session.used > session.disk_measured:
+            await session.measure_disk()
 
     @contextlib.asynccontextmanager
     async def _counted(self, principal: Principal) -> AsyncIterator[None]:
