@@ -18,7 +18,6 @@ from atoll.files.inotify import MOST_WATCHES
 from atoll.service import overview, runs
 from atoll.service.hosted import HostedSession
 from atoll.service.lineage import MOST_NODES
-from atoll.service.service import MOST_WAITING_THREADS
 from atoll.service.sessions import Sessions
 from atoll.shares import MOST_THREADS_OF_ONE
 from atoll.trajectory import read
@@ -60,19 +59,19 @@ def test_searches_of_one_key_do_not_delay_the_download_of_another(
 
 
 def test_a_key_with_too_many_operations_that_wait_for_a_thread_is_refused(
-    api: Api, other: Api, service: OwnService, silent_searches
+    api: Api, other: Api, service: OwnService, silent_searches, monkeypatch
 ):
     _, release = silent_searches
+    monkeypatch.setattr("atoll.service.service.MOST_WAITING_THREADS", 2)
     context = api.post("/api/v1/contexts", content=b"a\nb\n").json()["id"]
     path, body = f"/api/v1/contexts/{context}/search", {"pattern": "a"}
-    most = MOST_THREADS_OF_ONE + MOST_WAITING_THREADS
+    most, key = MOST_THREADS_OF_ONE + 2, api.get("/api/v1/whoami").json()["key"]
     with ThreadPoolExecutor(most) as threads:
         asked = [threads.submit(api.post, path, json=body) for _ in range(most)]
-        key = api.get("/api/v1/whoami").json()["key"]
-        wait_until(lambda: service.service.threads.waiting_of(key) == MOST_WAITING_THREADS)
+        wait_until(lambda: service.service.threads.waiting_of(key) == 2)
         refused = api.post(path, json=body)
         assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
-        assert "64 operations of the key wait for a thread" in refused.json()["detail"]
+        assert "2 operations of the key wait for a thread" in refused.json()["detail"]
         assert other.get("/api/v1/whoami").status_code == 200
         release.set()
         assert {one.result(60).status_code for one in asked} == {200}
