@@ -196,6 +196,15 @@ def test_a_signal_between_cells_does_not_end_the_session(box):
     assert_works(box)
 
 
+@pytest.mark.needs(Capability.SHELL)
+def test_a_command_has_no_signals_blocked_where_cells_handle_some(box):
+    blocked = "grep SigBlk /proc/self/status"
+    before = box.shell(blocked).output
+    box.execute("import signal; signal.signal(signal.SIGALRM, print)")
+    assert box.shell(blocked).output == before
+    assert box.execute("signal.pthread_sigmask(signal.SIG_BLOCK, ())").value == set()
+
+
 def run_all(box):
     """Run cells that show whether a session works."""
     cells = ("y = x + 1\ny", "say('out')", "y = 1\ny / 0", "def (", "while y:\n    y = 0", "y")

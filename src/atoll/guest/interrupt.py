@@ -82,6 +82,10 @@ class InterruptGate:
             self._mask = _set_mask(_signal.SIG_BLOCK, ()) or set()
             _set_mask(_signal.SIG_BLOCK, self._others)
 
+    def forget_signals(self) -> None:
+        """Forget the handlers that a zygote has set: no guest code has set any yet."""
+        self._others, self._mask = [], None
+
     def serve_signals(self) -> None:
         """Note when guest code handles a signal of its own."""
         shown = sys.modules["_signal"]

@@ -130,6 +130,7 @@ class ProcessServer(Server):
         """
         self._pid, self._inherited, self._empty_since = os.getpid(), inherited, None
         self._memory.allow(memory_bytes, inherited)
+        self._own_gate.forget_signals()
         if self._rehearsed:  # the streams are made, too
             self._memory.renew(measured=True)
         else:
@@ -170,7 +171,11 @@ class ProcessServer(Server):
         """Run a command; the files that it changes are not counted for the next cell."""
         apart = params.get("merge_stderr") is False
         streams = (self._kept.output, self._kept.errors if apart else self._kept.output)
-        answer = shell.run(params, self._folder, streams, self._own_gate)
+        self._own_gate.allow_signals()  # a command inherits those that are blocked
+        try:
+            answer = shell.run(params, self._folder, streams, self._own_gate)
+        finally:
+            self._own_gate.hold_signals()
         self._cell_ended()
         if self._private:
             self._files = delta.scan(self._folder)
