@@ -39,6 +39,19 @@ def test_imports_and_calls_that_lead_to_the_system_are_refused(open_box, guard):
     assert box.execute("import math\nmath.floor(2.5)").value == 2
 
 
+@pytest.mark.spec("R4.2")
+def test_what_a_cell_printed_is_in_printed_under_restrictedpython(open_box):
+    box = open_box(guard="restrictedpython")
+    result = box.execute("print('a', 1)\nprint('b', end='')\nresult = printed\nresult")
+    assert (result.value, result.stdout) == ("a 1\nb", "a 1\nb")
+    assert box.execute("printed").value == "", "each cell has its own"
+    assert box.execute("def f():\n    print('in')\nf()\nprinted.upper()").value == "IN\n"
+    assert box.execute("print('x')").stdout == "x\n"
+    assert box.execute("printed = 5").kind == "refused"
+    failed = box.execute("print('x')\nx = printed\n1/0")
+    assert "line 3" in failed.stderr + (failed.error or "")
+
+
 @pytest.mark.spec("R4.1")
 def test_without_a_guard_code_runs_as_it_is(open_box):
     box = open_box()

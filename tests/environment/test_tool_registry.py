@@ -192,3 +192,11 @@ def test_spilled_output_is_read_by_its_short_name_and_by_its_path(tmp_path):
         outside = tmp_path / "other.txt"
         outside.write_text("hidden")
         assert "hidden" not in env.execute(f"peek({str(outside)!r}, 9)").observation
+
+
+@pytest.mark.spec("R4.21")
+def test_llm_call_without_a_worker_is_refused_in_words():
+    with atoll.REPLEnvironment(backend="native") as env:
+        assert "llm_call" not in env.tool_list()
+        refused = env.execute("llm_call('x')").observation
+    assert "PermissionError: llm_call is off here: there is no worker model" in refused

@@ -250,15 +250,21 @@ def _unrouted(name: str) -> Callable[..., Any]:
 
 
 def worker_tool(worker: Any) -> Iterator[Tool]:
-    """Yield llm_call, if there is a model to delegate to."""
-    if worker is not None:
-        yield Tool(
-            name="llm_call",
-            function=worker,
-            usage="llm_call(prompt)",
-            description="delegate a small task to the worker model",
-            parameters=({"name": "prompt", "kind": 1, "annotation": "str"},),
-            cost="model",
-            source="model",
-            read_only=True,
-        )
+    """Yield llm_call, which is refused in words if there is no model to delegate to."""
+    yield Tool(
+        name="llm_call",
+        function=_no_worker if worker is None else worker,
+        usage="llm_call(prompt)",
+        description="delegate a small task to the worker model",
+        parameters=({"name": "prompt", "kind": 1, "annotation": "str"},),
+        cost="model",
+        source="model",
+        read_only=True,
+    )
+
+
+def _no_worker(prompt: str) -> str:  # noqa: ARG001 - as it is called
+    raise PermissionError(
+        "llm_call is off here: there is no worker model. Do it in code. (Whoever made this "
+        "environment can give worker=function)"
+    )

@@ -329,7 +329,8 @@ class REPLEnvironment(EnvironmentHints):
         llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
         tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
         worker = _awaited(self._config.worker) or llm
-        tools.registry.add(worker_tool(self._overheard(worker)), hidden=llm is not None)
+        hidden = llm is not None or worker is None
+        tools.registry.add(worker_tool(self._overheard(worker)), hidden=hidden)
         return tools
 
     def _make_episodes(self) -> Episodes:

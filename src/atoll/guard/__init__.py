@@ -8,6 +8,7 @@ Nothing of the code runs. Code that does not parse has no violations: running it
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,10 @@ def read(code: str, guard: str) -> Reading:
     """Return the violations in a cell, and the code to send to the guest if there are none."""
     if guard not in GUARDS:
         raise ConfigError(f"no guard {guard!r}: there are {', '.join(GUARDS)}")
-    return magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
+    found = magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
+    if guard != "restrictedpython" or found.violations:
+        return found
+    return dataclasses.replace(found, code=policy.with_printed(found.code))
 
 
 def unread() -> Violation:

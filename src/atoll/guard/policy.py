@@ -59,3 +59,34 @@ def _violation(text: str) -> Violation:
     line = int(match[1]) if match and match[1] != "None" else 1
     message = f"{match[2] if match else text} {ADVICE}"
     return Violation(line=line, column=0, rule="restrictedpython", message=message)
+
+
+def with_printed(code: str) -> str:
+    """Return code whose `printed` is what its cell has printed, as RestrictedPython has it.
+
+    Names are replaced in place, so that lines stay the same. Code that gives `printed` a value of
+    its own, or does not read it, is returned as it is.
+    """
+    if "printed" not in code:
+        return code
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return code
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    changed = [node for node in names if node.id in _PRINTING]
+    read = any(node.id == "printed" for node in changed)
+    bound = any(not isinstance(node.ctx, ast.Load) for node in changed)
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    if not read or bound or arguments & _PRINTING.keys():
+        return code
+    lines = [line.encode() for line in code.splitlines(keepends=True)]
+    for node in sorted(changed, key=lambda one: (one.lineno, one.col_offset), reverse=True):
+        line, at = lines[node.lineno - 1], node.col_offset
+        if line[at : at + len(node.id)] != node.id.encode():  # inside an f-string of Python 3.11
+            return code
+        lines[node.lineno - 1] = line[:at] + _PRINTING[node.id] + line[at + len(node.id) :]
+    return b"".join(lines).decode()
+
+
+_PRINTING = {"print": b"atoll_print", "printed": b"atoll_printed()"}

@@ -21,6 +21,7 @@ from . import (
 )
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
+from .printing import PrintCollector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,7 +199,8 @@ class Server:
     def _offer_names(self, described: list[Any]) -> None:
         """Offer functions as built-ins: imported modules see them, the namespace stays clean."""
         offered: dict[str, Any] = {}
-        for owner in (self._bridge, helpers.ContextHelpers(self._context)):
+        owners = self._bridge, helpers.ContextHelpers(self._context), PrintCollector()
+        for owner in owners:
             offered.update((name, getattr(owner, name)) for name in owner.NAMES)
         for one in (
             helpers.chunk_text,
