@@ -72,7 +72,7 @@ for _ in range(3):
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            q = bytearray(b'x') * (45 << 20)
+            q = bytearray(b'x') * (80 << 20)
             time.sleep(30)
         os._exit(0)
 time.sleep(5)
