@@ -153,3 +153,27 @@ def test_what_is_changed_from_outside_is_not_the_next_cells_doing(box):
     box.files.mkdir("d")
     result = box.execute("open('e', 'w').close()")
     assert result.files == ("e",)
+
+
+@pytest.mark.needs(Capability.WORKSPACE, Capability.FORK)
+def test_the_first_cell_after_a_fork_or_rollback_reports_only_what_it_changed_itself(box):
+    box.files.upload([("uploaded", b"1")])
+    box.execute("for name in 'abc': open(name, 'w').write(name)")
+    mark = box.checkpoint()
+    twin = box.fork()
+    try:
+        in_clone = twin.execute("open('new', 'w').close(); open('a', 'a').write('x')")
+        in_origin = box.execute("open('new', 'w').close(); open('b', 'a').write('x')")
+        box.rollback(mark)
+        after_rollback = box.execute("open('new', 'w').close(); open('c', 'a').write('x')")
+        unchanged = twin.fork()
+        try:
+            nothing = unchanged.execute("1")
+        finally:
+            unchanged.destroy()
+    finally:
+        twin.destroy()
+    assert (in_clone.files_created, in_clone.files_modified) == (("new",), ("a",))
+    assert (in_origin.files_created, in_origin.files_modified) == (("new",), ("b",))
+    assert (after_rollback.files_created, after_rollback.files_modified) == (("new",), ("c",))
+    assert nothing.artifacts == ()

@@ -216,6 +216,8 @@ class ProcessServer(Server):
         self._own_gate.seen = 0
         self._repl.renew_in_clone()
         self._pid, self._clones = os.getpid(), []
+        # The clone's files are copies: their inodes differ from those that the origin has seen.
+        self._files, self._empty_since = delta.scan(self._folder), None
         raise BecameClone
 
     def _reap_clones(self) -> None:
