@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Message = tuple[str, dict[str, Any]]
 """The type of a message, and its content."""
 MOST_HISTORY = 10_000
+MOST_HISTORY_LENGTH = 1 << 18
+"""Characters of all earlier cells that are kept."""
 MOST_MATCHES = 500
 ASK_MS = 5_000
 """How long a completion or an inspection may take."""
@@ -133,8 +135,10 @@ class Past:
         self._cells: list[tuple[int, str]] = []
 
     def add(self, number: int, code: str) -> None:
-        """Keep a cell; the oldest is forgotten when there are too many."""
-        self._cells = [*self._cells[1 - MOST_HISTORY :], (number, code)]
+        """Keep a cell; the oldest are forgotten when there are too many, or they are too long."""
+        self._cells = [*self._cells[1 - MOST_HISTORY :], (number, code[:MOST_HISTORY_LENGTH])]
+        while sum(len(one) for _, one in self._cells) > MOST_HISTORY_LENGTH:
+            self._cells.pop(0)
 
     def find(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a history request: a range, a search, or the last ones."""

@@ -6,8 +6,11 @@ the process takes, and whether another tenant is served.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import os
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +20,13 @@ from clients import Api, connect
 from own_service import OwnService
 
 from atoll.service.admission import Budget
-from atoll.service.keys import SCOPES, Principal
+from atoll.service.keys import SCOPES, Principal, Quota
 from atoll.service.problems import Problem
 
 MIB = 1 << 20
 TOTAL, EACH = 96 * MIB, 32 * MIB
+OTHERS = 10 * MIB
+"""What a small run of another tenant takes."""
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +148,8 @@ def test_what_is_held_is_given_back_once_and_at_the_latest_with_its_object():
     shared.release()
     shared.release()
     assert made.held == 0
+    shared.resize(5)
+    assert (made.held, shared.size) == (0, 0), "after its release it stays empty"
     forgotten = made.admit("a", 20, "it")
     assert made.held == 20
     del forgotten
@@ -377,3 +384,179 @@ def test_looking_into_contexts_is_counted_and_given_up_for_other_work(evil, smal
         hits = evil.post(f"/api/v1/contexts/{ident}/search", json={"pattern": "line", "most": 1})
         assert hits.status_code == 200
         assert 6_000_000 <= held(small, tenant) <= EACH
+
+
+def websocket(client: Api, kernel: str):
+    """Open a kernel's websocket as a plain connection."""
+    key = client.headers["authorization"].removeprefix("Bearer ")
+    sock = connect(client.service)
+    head = (
+        f"GET /jupyter/api/kernels/{kernel}/channels?token={key} HTTP/1.1\r\nHost: localhost\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}\r\n\r\n"
+    )
+    sock.sendall(head.encode())
+    assert b" 101 " in sock.recv(4096)
+    return sock
+
+
+def frame(code: str, *, metadata=None, size: int | None = None) -> bytes:
+    """A message that asks for a cell; with `size`, the head of a frame that claims so many bytes."""
+    header = {"msg_id": os.urandom(4).hex(), "msg_type": "execute_request", "session": "s"}
+    body = json.dumps({"channel": "shell", "header": header, "parent_header": {},
+                       "metadata": metadata or {}, "content": {"code": code}}).encode()  # fmt: skip
+    return struct.pack(">BBQ", 0x81, 0x80 | 127, size or len(body)) + bytes(4) + body
+
+
+def test_messages_that_wait_behind_a_cell_are_counted_and_the_socket_closed(evil, good, small):
+    kernel, tenant = evil.post("/jupyter/api/kernels", json={}).json()["id"], tenant_of(evil)
+    with Peak(small) as peak, websocket(evil, kernel) as sock:
+        sock.sendall(frame("import time; time.sleep(60)"))
+        until(lambda: small.service.gateway.get(principal(tenant), kernel).state == "busy")
+        with pytest.raises(OSError):
+            for _ in range(40):
+                sock.sendall(frame("x" * (2 * MIB)))
+            while sock.recv(1 << 20):
+                pass
+            raise OSError("closed")
+        assert held(small, tenant) <= EACH
+        assert is_served(good)
+    assert peak.grown < 2 * TOTAL
+    assert evil.delete(f"/jupyter/api/kernels/{kernel}").status_code == 204
+    until(lambda: held(small, tenant) < MIB)
+
+
+def test_metadata_of_a_message_is_not_kept_and_too_many_values_close_the_socket(evil, small):
+    kernel, tenant = evil.post("/jupyter/api/kernels", json={}).json()["id"], tenant_of(evil)
+    with websocket(evil, kernel) as sock:
+        sock.sendall(frame("1", metadata={"x": [[]] * 600_000}))
+        text = b""
+        while piece := sock.recv(1 << 16):
+            text += piece
+        assert b"a message" in text, "refused before it was decoded"
+    until(lambda: held(small, tenant) < MIB)
+
+
+def test_parts_of_websocket_messages_are_counted_as_they_come(evil, good, small):
+    kernel, tenant = evil.post("/jupyter/api/kernels", json={}).json()["id"], tenant_of(evil)
+    socks = [websocket(evil, kernel) for _ in range(6)]
+    with Peak(small) as peak:
+        refused = 0
+        for sock in socks:
+            try:
+                sock.sendall(frame("1", size=20 * MIB) + b"x" * (10 * MIB))
+            except OSError:
+                refused += 1
+        assert is_served(good)
+        assert held(small, tenant) <= EACH
+    assert peak.held <= EACH + OTHERS
+    assert peak.grown < TOTAL
+    for sock in socks:
+        sock.close()
+    until(lambda: held(small, tenant) < MIB)
+
+
+@pytest.mark.parametrize("dialect", ["native", "e2b"])
+def test_a_command_that_is_too_long_is_refused_and_none_of_it_is_kept(evil, small, dialect):
+    tenant, word = tenant_of(evil), "x" * (3 * MIB)
+    if dialect == "native":
+        session = evil.session()
+        for _ in range(5):
+            refused = evil.post(f"{session}/processes", json={"command": ["true", word]})
+            assert refused.status_code == 413
+        assert evil.get(f"{session}/processes").json()["items"] == []
+        assert evil.post(f"{session}/processes", json={"command": ["/no/such"]}).status_code == 422
+        assert evil.get(f"{session}/processes").json()["items"] == [], "it never ran"
+    else:
+        key = evil.headers["authorization"].removeprefix("Bearer ")
+        made = evil.post("/e2b/v2/sandboxes", json={}, headers={"x-api-key": key}).json()
+        sent = json.dumps({"process": {"cmd": "true", "args": [word]}}).encode()
+        headers = {
+            "e2b-sandbox-id": made["sandboxID"], "x-access-token": made["envdAccessToken"],
+            "content-type": "application/connect+json",
+        }  # fmt: skip
+        body = struct.pack(">BI", 0, len(sent)) + sent
+        done = evil.post("/e2b/process.Process/Start", content=body, headers=headers)
+        assert b"resource_exhausted" in done.content, done.content[:300]
+    assert held(small, tenant) < 2 * MIB
+
+
+def test_answers_kept_by_key_and_trajectories_count_as_stored(small):
+    key = small.add_key(tenant="stores", scopes=SCOPES, quota=Quota(stored_bytes=100_000))
+    with Api(small, key) as api:
+        code = {"code": "print('x' * 60_000)"}
+        first = api.post("/api/v1/run", json=code, headers={"idempotency-key": "a"})
+        assert first.status_code == 200
+        second = api.post("/api/v1/run", json=code, headers={"idempotency-key": "b"})
+        assert second.status_code == 200, "it ran; only its answer cannot be kept"
+        again = api.post("/api/v1/run", json=code, headers={"idempotency-key": "b"})
+        assert (again.status_code, again.json()["code"]) == (409, "answer_not_kept")
+        line = (json.dumps({"kind": "x", "text": "y" * 15_000}).encode() + b"\n") * 2
+        assert api.post("/api/v1/runs/upload", content=line).status_code == 201
+        refused = api.post("/api/v1/runs/upload", content=line)
+        assert (refused.status_code, refused.json()["code"]) == (403, "quota")
+        refused = api.post("/api/v1/contexts", content=b"z" * 20_000)
+        assert (refused.status_code, refused.json()["code"]) == (403, "quota")
+        for one in api.get("/api/v1/runs").json()["items"]:
+            assert api.delete(f"/api/v1/runs/{one['id']}").status_code == 204
+        assert api.post("/api/v1/contexts", content=b"z" * 20_000).status_code == 201
+
+
+def test_uploads_at_one_time_cannot_pass_the_quota_together(small):
+    key = small.add_key(tenant="many", scopes=SCOPES, quota=Quota(stored_bytes=1_000))
+    with Api(small, key) as api, contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(connect(small)) for _ in range(10)]
+        for sock in socks:
+            head = f"POST /api/v1/contexts HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\nContent-Length: 900\r\n\r\n"
+            sock.sendall(head.encode() + b"x" * 899)
+        until(lambda: small.call(lambda: small.service.stored.used("many")) >= 899)
+        for sock in socks:
+            sock.sendall(b"x")
+        statuses = sorted(sock.recv(100)[9:12] for sock in socks)
+        assert statuses == [b"201"] + [b"403"] * 9
+        assert sum(one["size"] for one in api.get("/api/v1/contexts").json()["items"]) == 900
+
+
+def test_a_run_that_cannot_begin_does_not_count(tmp_path):
+    service = OwnService(tmp_path, tier="bare", models=("openai/none",))
+    service.start()
+    try:
+        with Api(service, service.key) as api:
+            body = {"question": "q", "model": "openai/none", "budget": {"bogus": 1}}
+            for _ in range(20):
+                refused = api.post("/api/v1/runs", json=body)
+                assert refused.status_code == 400, refused.text
+            assert api.get("/api/v1/runs").json()["items"] == []
+            assert service.service.runs.running == 0
+    finally:
+        service.stop()
+
+
+def test_children_that_have_ended_are_not_listed_for_ever(evil):
+    parent = evil.session()
+    made = evil.post(f"{parent}/fork", json={"count": 2}).json()
+    first, second = (one["session"]["id"] for one in made)
+    assert evil.get(parent).json()["children"] == [first, second]
+    evil.delete(f"/api/v1/sessions/{first}")
+    assert evil.get(parent).json()["children"] == [second]
+
+
+def test_many_slow_readers_of_a_large_result_are_counted(evil, good, small):
+    body = {"code": "print('x' * 3_000_000)", "max_output_length": 4 * MIB, "detach": True}
+    ident = evil.post("/api/v1/run", json=body).json()["id"]
+    until(lambda: evil.get(f"/api/v1/executions/{ident}").status_code == 200)
+    key, socks = evil.headers["authorization"], []
+    with Peak(small) as peak:
+        for _ in range(30):
+            sock = connect(small, buffer=4096)
+            sock.sendall(
+                f"GET /api/v1/executions/{ident} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\n\r\n".encode()
+            )
+            socks.append(sock)
+        statuses = [sock.recv(64)[9:12] for sock in socks]
+        assert set(statuses) <= {b"200", b"404", b"429"}, "404: it was given up for its readers"
+        assert 1 <= statuses.count(b"200") < 12
+        assert is_served(good)
+    for sock in socks:
+        sock.close()
+    assert peak.held <= EACH + OTHERS

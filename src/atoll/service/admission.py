@@ -139,7 +139,7 @@ class Holding:
 
     def shrink(self, less: int) -> None:
         """Hold fewer bytes."""
-        less = min(less, self.size)
+        less = max(0, min(less, self.size))  # after its release it stays empty
         self.size -= less
         self._budget.give_back(self.tenant, less)
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 4 << 20
 UPLOAD_BYTES = 256 << 20
+UPLOAD_COST = 4
+"""What is held for each byte of a line: the line, its values, and the line written anew."""
 UPLOAD_SECONDS = 86_400.0
 
 
@@ -47,22 +49,29 @@ async def start(call: Call) -> Response:
 
     async def work() -> tuple[int, Any]:
         context = await _context(call, given)
-        run = call.service.runs.new(call.principal, question=given.question, model=given.model)
-        loop = asyncio.get_running_loop()
+        runs, loop = call.service.runs, asyncio.get_running_loop()
+        run = runs.draft(call.principal, question=given.question, model=given.model)
 
         def tell(event: Event) -> None:
-            loop.call_soon_threadsafe(call.service.runs.told, run, event)
+            loop.call_soon_threadsafe(runs.told, run, event)
 
-        agent = RLM(
-            given.model,
-            sub_model=given.sub_model,
-            budget=given.budget or {},
-            max_depth=given.max_depth,
-            backend="native",
-            trajectory=run.path,
-            on_event=tell,
-        )
+        try:
+            agent = RLM(
+                given.model,
+                sub_model=given.sub_model,
+                budget=given.budget or {},
+                max_depth=given.max_depth,
+                backend="native",
+                trajectory=run.path,
+                on_event=tell,
+            )
+            runs.begin(run)  # it counts from here on, and can be cancelled
+        except BaseException:
+            runs.discard(run)
+            raise
+        held = call.held.share()
         run.task = asyncio.ensure_future(_carry_out(call, agent, run, given, context))
+        run.task.add_done_callback(lambda _: held.release())
         return 201, run.describe()
 
     return await call.once(work)
@@ -70,9 +79,11 @@ async def start(call: Call) -> Response:
 
 async def upload(call: Call) -> Response:
     """Take the trajectory of a run elsewhere, one event a line; lines are shown as they come."""
-    run, rest = call.service.runs.new(call.principal), b""
+    runs = call.service.runs
+    run, rest = runs.begin(runs.draft(call.principal)), b""
     try:
         async for piece in call.pieces(UPLOAD_BYTES, seconds=UPLOAD_SECONDS):
+            call.held.resize(UPLOAD_COST * (len(rest) + len(piece)))
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 raise Problem(413, "too_large", f"a line has at most {LONGEST_LINE:,} bytes")

@@ -178,7 +178,8 @@ class Call:
         if self.place is None:
             answer, again = await do(), False
         else:
-            answer, again = await self.service.answers.once(self.place, self.fingerprint, do)
+            room = self.service.stored.reserve(self.principal)
+            answer, again = await self.service.answers.once(self.place, self.fingerprint, room, do)
         return raw_json(answer, again=again)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -12,6 +12,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 if TYPE_CHECKING:
     import h11
 
+    from atoll.service.admission import Holding
+
+CONNECTION = "atoll.connection"
+"""The name of a websocket's connection in its scope."""
+TRY_AGAIN_LATER = 1013
+MAX_UNASKED_BYTES = 8 << 10
+"""What a client may send on a websocket before its key was checked."""
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _SOCKET_LOG = logging.Logger("atoll.service.socket", logging.WARNING)  # noqa: LOG001 - a level of its own
 _SOCKET_LOG.parent = logging.getLogger("atoll.service")
@@ -93,11 +100,48 @@ class GuardedProtocol(ReadTimeout, H11Protocol):
 
 
 class QuietSocket(ReadTimeout, WebSocketsSansIOProtocol):
-    """A websocket whose address is not logged: Jupyter's clients put their key into it."""
+    """A websocket whose address is not logged: Jupyter's clients put their key into it.
+
+    What has arrived of messages is counted for the tenant that opened it (`holding`); before the
+    key was checked, a client may send next to nothing.
+    """
+
+    holding: Holding | None = None
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
         self.logger = self.conn.logger = _SOCKET_LOG
+
+    def handle_connect(self, event: Any) -> None:
+        """Start the application, which finds this connection in its scope."""
+        super().handle_connect(event)
+        if not self.close_sent:
+            cast("dict[str, Any]", self.scope)[CONNECTION] = self
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came, if there is room for it; close the connection if there is not."""
+        if self._count(len(data)):
+            super().data_received(data)
+        elif not self.transport.is_closing():
+            self.conn.fail(TRY_AGAIN_LATER, "no room in memory for the message")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.transport.close()
+
+    async def receive(self) -> Any:
+        """Return the next message, which its reader counts from now on."""
+        message = await super().receive()
+        self._count(0)
+        return message
+
+    def _count(self, more: int) -> bool:
+        """Count what has arrived and was not delivered; return whether there is room for it."""
+        waiting = (one.get("text") or one.get("bytes") or "" for one in self.queue._queue)  # type: ignore[attr-defined]  # noqa: SLF001
+        size = len(self.conn.reader.buffer) + more
+        size += sum(map(len, self.frames)) + sum(map(len, waiting))
+        if self.holding is None:
+            return not self.handshake_initiated or size <= MAX_UNASKED_BYTES
+        return self.holding.fits(size)
 
     async def send(self, message: Any) -> None:
         """Send; remember that a socket which was refused needs no handshake any more."""

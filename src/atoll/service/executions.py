@@ -16,7 +16,6 @@ import msgspec
 from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.service import clock
-from atoll.service.history import shortened
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode, not_found
 from atoll.wire.peer import Reply
@@ -178,14 +177,9 @@ class Execution:
                 self._calls[one.id].set_result(one)
 
     def finish(self, status: int, body: Any) -> None:
-        """End it with a result, or with a problem; `body` may be encoded already.
-
-        A result that there is no room for is shortened, and its displays are left out.
-        """
+        """End it with a result, or with a problem; `body` may be encoded already."""
         body = body if isinstance(body, bytes) else encode(body)
-        if not self._fits(body):
-            body, self.displays = shortened(body), ()
-        if not self._fits(body):
+        if not self.fits(body):
             text = "there is no room in memory for the result: print and return less"
             problem = Problem(429, "memory", text, retry_after=1, retryable=False)
             status, body = problem.status, encode(problem.as_json())
@@ -194,7 +188,8 @@ class Execution:
         self._seq += 1
         self._wake()
 
-    def _fits(self, body: bytes) -> bool:
+    def fits(self, body: bytes) -> bool:
+        """Hold a result in place of the output; return False if there is no room for it."""
         shown = sum(len(one.data) for one in self.displays)
         return self.held.fits(OVERHEAD + self._size + len(body) + shown)
 

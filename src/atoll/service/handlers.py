@@ -14,7 +14,8 @@ from atoll.errors import AtollError
 from atoll.sandbox import check_code
 from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.problems import Problem, of_error
+from atoll.service.problems import Problem, encode, of_error
+from atoll.service.sessions import config_size
 from atoll.service.spool import Spool
 from atoll.state.envelope import describe_state
 from atoll.types import validity
@@ -148,7 +149,9 @@ async def fork(call: Call) -> Response:
         for _ in range(given.count):
             try:
                 with call.service.metrics.forks.time():
-                    child = await call.service.sessions.fork(call.principal, parent, given.name)
+                    child = await call.service.sessions.fork(
+                        call.principal, parent, given.name[:256]
+                    )
             except Exception as exc:
                 if not made:
                     raise
@@ -240,6 +243,11 @@ async def set_tools(call: Call) -> Response:
     hosted, given = call.session, await call.json(shapes.NewTools)
     if len(given.tools) > shapes.MAX_TOOLS:
         raise Problem(400, "invalid", f"at most {shapes.MAX_TOOLS} tools")
+    size = len(encode(given.tools))
+    if size > shapes.MAX_CONFIG_BYTES:
+        raise Problem(413, "too_large", f"tools have at most {shapes.MAX_CONFIG_BYTES:,} bytes")
+    if hosted.held is not None:
+        hosted.held.resize(config_size(hosted.session.config) + size)
     await hosted.session.set_tools({"tools": given.tools})
     hosted.touch()
     await call.service.announce(hosted)

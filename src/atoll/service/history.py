@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from atoll.service import clock
+from atoll.service.problems import encode
 
 if TYPE_CHECKING:
+    from atoll.service.admission import Holding
     from atoll.service.executions import Execution
 
 MOST_CELLS = 200
@@ -88,6 +90,7 @@ class History:
         self._size = sum(cell.size for cell in self.cells)
         self.begins_at = self._next = 1 if parent is None else parent.following
         """The number of the first cell that is the session's own."""
+        self._held: Holding | None = None
 
     @property
     def following(self) -> int:
@@ -102,8 +105,22 @@ class History:
         made = Cell.of(self._next, execution, verb, text)
         self.cells.append(made)
         self._open, self._size, self._next = [*left, made], self._size + made.size, self._next + 1
-        while len(self.cells) > MOST_CELLS or (self._size > MOST_BYTES and len(self.cells) > 1):
+        while len(self.cells) > MOST_CELLS or (len(self.cells) > 1 and not self._fits()):
             self._size -= self._forget(self.cells.popleft())
+
+    def hold(self, held: Holding) -> None:
+        """Count the cells from now on with a holding of the session's tenant."""
+        self._held = held
+        while self.cells and not self._fits():
+            self._size -= self._forget(self.cells.popleft())
+
+    def release(self) -> None:
+        """Count the cells no more: the session has ended."""
+        if self._held is not None:
+            self._held.release()
+
+    def _fits(self) -> bool:
+        return self._size <= MOST_BYTES and (self._held is None or self._held.fits(self._size))
 
     def _forget(self, cell: Cell) -> int:
         """Return the size of a cell that is not kept any more."""
@@ -146,7 +163,11 @@ def shortened(body: bytes) -> bytes:
     """Return a result whose texts are cut where they are long, and whose value is small."""
     if len(body) <= MOST_TEXT:
         return body
-    result = msgspec.json.decode(body)
+    return msgspec.json.encode(cut(msgspec.json.decode(body)))
+
+
+def cut(result: dict[str, Any]) -> dict[str, Any]:
+    """Cut the long texts of a result, and leave a large value out; return it."""
     for name in _TEXTS:
         text = result.get(name)
         if isinstance(text, str) and len(text) > MOST_TEXT:
@@ -154,6 +175,6 @@ def shortened(body: bytes) -> bytes:
             left_out = len(text) - 2 * half
             result[name] = f"{text[:half]}\n[{left_out:,} characters left out]\n{text[-half:]}"
             result["truncated"] = True
-    if len(msgspec.json.encode(result.get("value"))) > MOST_TEXT:
+    if result.get("value") is not None and len(encode(result["value"])) > MOST_TEXT:
         result["value"] = None
-    return msgspec.json.encode(result)
+    return result

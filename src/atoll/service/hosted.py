@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atoll.daemon.sessions import Session
     from atoll.files.live import LiveFiles
     from atoll.sandbox import BaseSandbox
+    from atoll.service.admission import Budget, Holding
     from atoll.service.cpu import CpuMeter
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
@@ -73,6 +74,10 @@ class HostedSession:
         self.disk_measured = 0.0
         """When its disk was measured last."""
         self.over = False
+        self.budget: Budget | None = None
+        """What counts the memory that the session takes; None before it is kept."""
+        self.held: Holding | None = None
+        """What its configuration takes."""
         self.comes_back = True
         """Whether it goes on after a restart of the service, if it can be saved."""
         self.record: SessionRecord | None = None
@@ -86,6 +91,10 @@ class HostedSession:
             if not hasattr(session.box, "folders"):  # they are on another machine
                 self._files = cast("LiveFiles", session.box.files)
         self.facts = facts
+
+    def admit(self, size: int, what: str) -> Holding | None:
+        """Hold bytes of the session's tenant; None if the session is nowhere counted."""
+        return None if self.budget is None else self.budget.admit(self.tenant, size, what)
 
     @property
     def cpu_seconds(self) -> float:

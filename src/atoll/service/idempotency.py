@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.service import clock
 from atoll.service.problems import Problem, of_error
+from atoll.service.stored import ANSWER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.service.ledger import Ledger
+    from atoll.service.stored import Reservation
 
     Place = tuple[str, str, str]
 
@@ -37,7 +39,7 @@ class IdempotencyKeys:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._running: dict[Place, tuple[bytes, Any]] = {}
+        self._running: dict[Place, tuple[bytes, Any, Reservation]] = {}
 
     def find(self, place: Place, fingerprint: bytes) -> Any:
         """Return what runs under the key, or its Answer; None for a new key.
@@ -47,7 +49,7 @@ class IdempotencyKeys:
         if not 0 < len(place[2]) <= MAX_KEY or not place[2].isprintable():
             raise Problem(400, "invalid", f"an Idempotency-Key has 1 to {MAX_KEY} characters")
         if place in self._running:
-            known, running = self._running[place]
+            known, running, _ = self._running[place]
             return _same(known, fingerprint, running)
         row = self._ledger.one(f"SELECT * FROM answers {_WHERE}", *place)  # noqa: S608
         if row is None:
@@ -59,35 +61,57 @@ class IdempotencyKeys:
             raise Problem(409, "outcome_unknown", f"{text}: look, then use another key")
         return answer
 
-    def begin(self, place: Place, fingerprint: bytes, running: Any) -> None:
-        """Note that work begins under a new key, for a body with this SHA-256."""
+    def begin(self, place: Place, fingerprint: bytes, running: Any, room: Reservation) -> None:
+        """Note that work begins under a new key, for a body with this SHA-256.
+
+        `room` is for the answer; 403 if the tenant may not store any more.
+        """
+        room.grow(ANSWER_BYTES)
         row = (*place, fingerprint, clock.now())
         self._ledger.write("INSERT INTO answers VALUES (?, ?, ?, ?, NULL, NULL, ?)", *row)
-        self._running[place] = fingerprint, running
+        self._running[place] = fingerprint, running, room
 
     def finish(self, place: Place, answer: Answer | None) -> None:
         """Keep the answer; None if nothing was done, so that the key can be used again."""
-        self._running.pop(place, None)
-        if answer is None:
-            self._ledger.write(f"DELETE FROM answers {_WHERE}", *place)  # noqa: S608
-        else:
+        _, _, room = self._running.pop(place)
+        with room:
+            if answer is None:
+                self._ledger.write(f"DELETE FROM answers {_WHERE}", *place)  # noqa: S608
+                return
+            try:
+                room.grow(len(answer.body))
+            except Problem as exc:
+                answer = _not_kept(exc)
             query = f"UPDATE answers SET status = ?, body = ? {_WHERE}"  # noqa: S608
             self._ledger.write(query, answer.status, answer.body, *place)
 
     async def once(
-        self, place: Place, fingerprint: bytes, work: Callable[[], Awaitable[Answer]]
+        self,
+        place: Place,
+        fingerprint: bytes,
+        room: Reservation,
+        work: Callable[[], Awaitable[Answer]],
     ) -> tuple[Answer, bool]:
         """Return the answer of the first call with this key, and whether it was made before."""
         found = self.find(place, fingerprint)
         if isinstance(found, Answer):
             return found, True
         if found is None:
-            task = asyncio.ensure_future(self._work(place, work))
-            self.begin(place, fingerprint, task)
+            started = asyncio.Event()
+            task = asyncio.ensure_future(self._work(place, work, started))
+            try:
+                self.begin(place, fingerprint, task, room)
+            except BaseException:
+                task.cancel()
+                raise
+            started.set()
             return await asyncio.shield(task), False
         return await asyncio.shield(found), True
 
-    async def _work(self, place: Place, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _work(
+        self, place: Place, work: Callable[[], Awaitable[Answer]], started: asyncio.Event
+    ) -> Answer:
+        await started.wait()
         try:
             answer = await work()
         except BaseException as exc:
@@ -97,6 +121,13 @@ class IdempotencyKeys:
             raise
         self.finish(place, answer)
         return answer
+
+
+def _not_kept(why: Problem) -> Answer:
+    """Return what is kept in place of an answer that the tenant has no room for."""
+    text = f"it was done, and its answer could not be kept ({why.detail}): do not send it again"
+    problem = Problem(409, "answer_not_kept", text)
+    return Answer(problem.status, bytes(problem.response().body))
 
 
 def _refusal(problem: Problem | None) -> Answer | None:

@@ -31,6 +31,9 @@ CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created REAL NOT NULL, ended REAL,
     facts TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS runs_by_tenant ON runs (tenant, created);
+CREATE TABLE IF NOT EXISTS run_sizes (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, size INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS run_sizes_by_tenant ON run_sizes (tenant);
 CREATE TABLE IF NOT EXISTS objects (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, digest TEXT NOT NULL,
     size INTEGER NOT NULL, facts TEXT NOT NULL, created REAL NOT NULL, expires REAL NOT NULL);
@@ -62,6 +65,11 @@ class Ledger:
             self._db = _opened(self.path)
         except sqlite3.Error as exc:
             raise ConfigError(f"the database {self.path} cannot be used: {exc}") from None
+
+    @property
+    def changes(self) -> int:
+        """How many rows this process has changed."""
+        return self._db.total_changes
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
         """Return the first row of a query, or None."""

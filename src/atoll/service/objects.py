@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.service import clock
 from atoll.service.ids import new_id
-from atoll.service.problems import Problem, not_found
+from atoll.service.problems import not_found
 
 if TYPE_CHECKING:
     import sqlite3
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atoll.service.blobs import Blobs
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
+    from atoll.service.stored import StoredBytes
 
 _COLUMNS = ("id", "kind", "tenant", "digest", "size", "facts", "created", "expires")
 _ID = re.compile(r"[a-z]{3}_[A-Za-z0-9_-]{21}\Z")
@@ -29,8 +30,8 @@ PREFIXES = {"state": "sta", "context": "ctx", "file": "fil"}
 class Objects:
     """Keeps bytes for tenants. The same bytes are on disk once, whoever has them."""
 
-    def __init__(self, blobs: Blobs, ledger: Ledger) -> None:
-        self._blobs, self._ledger = blobs, ledger
+    def __init__(self, blobs: Blobs, ledger: Ledger, stored: StoredBytes) -> None:
+        self._blobs, self._ledger, self._stored = blobs, ledger, stored
 
     async def put(
         self, principal: Principal, kind: str, pieces: AsyncIterator[bytes], seconds: float,
@@ -38,22 +39,23 @@ class Objects:
     ) -> dict[str, Any]:  # fmt: skip
         """Keep bytes as they come; return what `describe` does."""
         draft, hashed, size = self._blobs.draft(), hashlib.sha256(), 0
-        room = principal.quota.stored_bytes - self.stored(principal.tenant)
-        try:
-            with draft.open("xb") as file:
-                async for piece in pieces:
-                    size += len(piece)
-                    _check_room(principal, size, room)
-                    hashed.update(piece)
-                    file.write(piece)
-            digest, ident = hashed.hexdigest(), new_id(PREFIXES[kind])
-            await self._blobs.keep(draft, digest, _name(principal.tenant, ident))
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        now = clock.now()
-        row = (ident, kind, principal.tenant, digest, size, json.dumps(facts), now, now + seconds)
-        self._ledger.write("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        with self._stored.reserve(principal) as room:
+            try:
+                with draft.open("xb") as file:
+                    async for piece in pieces:
+                        size += len(piece)
+                        room.grow(len(piece))
+                        hashed.update(piece)
+                        file.write(piece)
+                digest, ident = hashed.hexdigest(), new_id(PREFIXES[kind])
+                await self._blobs.keep(draft, digest, _name(principal.tenant, ident))
+            except BaseException:
+                draft.unlink(missing_ok=True)
+                raise
+            now = clock.now()
+            known = json.dumps(facts)
+            row = (ident, kind, principal.tenant, digest, size, known, now, now + seconds)
+            self._ledger.write("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
         await self._blobs.tell(
             _name(principal.tenant, ident), dict(zip(_COLUMNS, row, strict=True))
         )
@@ -70,12 +72,6 @@ class Objects:
         if told.get("kind") == kind and _is_row(told):
             query = "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             self._ledger.write(query, *(told[name] for name in _COLUMNS))
-
-    def stored(self, tenant: str) -> int:
-        """Return how many bytes a tenant has."""
-        query = "SELECT COALESCE(SUM(size), 0) AS total FROM objects WHERE tenant = ?"
-        row = self._ledger.one(query, tenant)
-        return int(row["total"]) if row else 0
 
     def describe(self, principal: Principal, kind: str, ident: str) -> dict[str, Any]:
         """Return what is known of an object; 404 for one that the tenant does not have."""
@@ -151,9 +147,3 @@ def _describe(row: sqlite3.Row) -> dict[str, Any]:
     times = {"created_at": row["created"], "expires_at": row["expires"]}
     known = {"id": row["id"], "size": row["size"], "sha256": row["digest"]}
     return {**known, **times, **json.loads(row["facts"])}
-
-
-def _check_room(principal: Principal, size: int, room: int) -> None:
-    if size > room:
-        what = f"the key may store {principal.quota.stored_bytes:,} bytes in all"
-        raise Problem(403, "quota", f"{what}: delete states or contexts first")

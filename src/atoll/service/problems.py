@@ -16,6 +16,7 @@ from atoll.guest import values
 
 MAX_DETAIL = 10_000
 RETRY_SECONDS = 2
+_ESCAPED = bytes(range(32)) + b'"\\\x7f'
 
 
 class Problem(Exception):  # noqa: N818 - the RFC's own word
@@ -114,6 +115,12 @@ def of_error(fault: Exception) -> Problem:
     nothing_ran = isinstance(fault, errors.BusyError | errors.SandboxStartError)
     wait = RETRY_SECONDS if nothing_ran else None
     return Problem(status, code, str(fault), retry_after=wait, retryable=fault.retryable, **more)
+
+
+def json_size(text: str) -> int:
+    """Return how many bytes a text takes as JSON, at most."""
+    data = text.encode("utf-8", "surrogatepass")
+    return 2 + len(data) + 5 * (len(data) - len(data.translate(None, _ESCAPED)))
 
 
 def encode(value: Any) -> bytes:

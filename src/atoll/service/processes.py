@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.files.live import FileReader
+    from atoll.service.admission import Holding
     from atoll.service.executions import Event
     from atoll.service.hosted import HostedSession
 
@@ -30,6 +31,9 @@ TMP = "/tmp"  # noqa: S108 - the guest's own
 PLACE = f"{TMP}/.atoll-processes"
 """Where the helper and the output of processes are: a saved state does not hold it."""
 MOST_PROCESSES = 64
+MOST_KNOWN = 256
+"""Processes of a session that are known, those that have ended included."""
+MOST_COMMAND_BYTES = 1 << 20
 MOST_INPUT = 64 << 10
 START_SECONDS = 10.0
 PIECE = 1 << 18
@@ -64,6 +68,8 @@ class GuestProcess:
         self.number, self.command, self.started = number, command, clock.now()
         self.pid: int | None = None
         self.has_terminal = False
+        self.held: Holding | None = None
+        """What is held of it as long as it is known."""
         self.end: Report | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -126,11 +132,32 @@ class Processes:
             running = sum(one.end is None for one in self._known.values())
             if running >= MOST_PROCESSES:
                 raise Problem(429, "rate_limited", f"{MOST_PROCESSES} processes run", retry_after=1)
+            size = len(encode([command, options]))
+            if size > MOST_COMMAND_BYTES:
+                text = f"a command with its environment has at most {MOST_COMMAND_BYTES:,} bytes"
+                raise Problem(413, "too_large", f"{text}, not {size:,}: put data into a file")
             process = GuestProcess(self._next, command)
+            process.held = self._hosted.admit(size, "the command of a process")
             process.has_terminal = "pty" in options
             self._next += 1
         await self._send(process, "start", command=command, **options)
         self._known[process.number] = process
+        try:
+            await self._await_start(process)
+        except BaseException:
+            self._known.pop(process.number, None)
+            raise
+        self._forget_oldest()
+        return process
+
+    def _forget_oldest(self) -> None:
+        """Forget the processes that ended first, of more than may be known."""
+        ended = [number for number, one in self._known.items() if one.end is not None]
+        for number in ended[: max(0, len(self._known) - MOST_KNOWN)]:
+            del self._known[number]
+
+    async def _await_start(self, process: GuestProcess) -> None:
+        """Wait until the guest tells that it runs; 422 if it does not."""
         until = time.monotonic() + START_SECONDS
         async with self._changes() as changes:
             while process.pid is None and process.end is None:
@@ -142,7 +169,6 @@ class Processes:
         if process.pid is None:
             why = process.end.error if process.end is not None else None
             raise Problem(422, "process", why or "it did not start")
-        return process
 
     async def write(self, process: GuestProcess, data: bytes, *, end: bool) -> None:
         """Write to its standard input, and close that at the `end`."""

@@ -152,7 +152,8 @@ async def _respond(call: Call, session: str | None, work: Work, *, detach: bool)
     if found is None:
         if place is not None:
             execution.key = hashlib.sha256(repr(place).encode()).hexdigest()
-            service.answers.begin(place, call.fingerprint, execution)
+            room = service.stored.reserve(call.principal)
+            service.answers.begin(place, call.fingerprint, execution, room)
         service.begin(execution, work(execution), call.held)
         if place is not None:
             assert execution.task is not None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from atoll.service import clock
+from atoll.service.calls import check_structure
 from atoll.service.executions import KEEPALIVE
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode, not_found
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from atoll.service.executions import Event
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
+    from atoll.service.stored import Reservation, StoredBytes
     from atoll.trajectory import Node
 
 MOST_LINES = 200_000
@@ -40,6 +42,8 @@ READ_BYTES = 1 << 20
 TREE_EVENTS = 20_000
 """Events that a tree is made of; the rest is left out."""
 SAVE_SECONDS = 2.0
+MOST_FACT_BYTES = 256 << 10
+"""Of each fact about a run that is kept beside its file: the question, the answer, the evidence."""
 MOST_RUNNING = 16
 KEPT_SECONDS = 30 * 86_400
 _LISTED = ("answer", "evidence", "coverage", "budget")
@@ -55,6 +59,8 @@ class AgentRun:
         self.lines = self.size = 0
         self.facts: dict[str, Any] = {"turns": 0, "calls": 0, "usd": 0.0}
         self.task: asyncio.Task[Any] | None = None
+        self.room: Reservation | None = None
+        """For its file, while it runs."""
         self._saved = 0.0
         self._news = asyncio.Event()
 
@@ -85,14 +91,19 @@ class AgentRun:
             facts["usd"] = round(facts["usd"] + (event.usd or 0.0), 9)
         elif isinstance(event, kinds.FinalGiven) and event.parent is None:
             self._take(event, "evidence", "coverage", "how", "reason")
-            facts["answer"] = event.text
+            facts["answer"] = bounded(event.text)
         elif isinstance(event, kinds.RunEnded) and event.parent is None:
             self._take(event, "outcome", "usd", "calls", "seconds", "error")
             facts["usage"] = msgspec.to_builtins(event.usage)
         self.wake()
 
     def _take(self, event: kinds.Event, *names: str) -> None:
-        self.facts.update({name: getattr(event, name) for name in names})
+        self.facts.update({name: bounded(getattr(event, name)) for name in names})
+
+    def reserve(self, size: int) -> None:
+        """Reserve room on disk for events that are about to be written; 403 if there is none."""
+        if self.room is not None:
+            self.room.grow(size)
 
     def wake(self) -> None:
         """Tell readers that there is more to read, or that it has ended."""
@@ -133,8 +144,8 @@ class AgentRun:
 class Runs:
     """The runs of all tenants."""
 
-    def __init__(self, folder: Path, ledger: Ledger) -> None:
-        self._folder, self._ledger = folder / "runs", ledger
+    def __init__(self, folder: Path, ledger: Ledger, stored: StoredBytes) -> None:
+        self._folder, self._ledger, self._stored = folder / "runs", ledger, stored
         self._folder.mkdir(exist_ok=True)
         self._running: dict[str, AgentRun] = {}
 
@@ -149,20 +160,33 @@ class Runs:
             run = AgentRun.of_row(row, self._path(row["id"]))
             run.facts["outcome"] = "lost"
             self._save(run, clock.now())
+            self._note_size(run)
 
-    def new(self, principal: Principal, **facts: Any) -> AgentRun:
-        """Begin a run; 429 if the tenant has too many."""
-        if sum(one.tenant == principal.tenant for one in self._running.values()) >= MOST_RUNNING:
-            text = f"{MOST_RUNNING} runs are under way: wait for one to end"
-            raise Problem(429, "rate_limited", text, retry_after=5)
+    def draft(self, principal: Principal, **facts: Any) -> AgentRun:
+        """Return a run that is about to begin; 403 if the tenant may not store any more."""
         ident = new_id("run")
         run = AgentRun(ident, principal.tenant, self._path(ident), clock.now())
-        run.facts.update(facts)
-        run.path.touch(0o600)
-        row = (ident, run.tenant, run.created, json.dumps(run.facts))
-        self._ledger.write("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", *row)
-        self._running[ident] = run
+        run.room = self._stored.reserve(principal)
+        run.room.grow(1)
+        run.facts.update({name: bounded(one) for name, one in facts.items()})
         return run
+
+    def begin(self, run: AgentRun) -> AgentRun:
+        """Begin a run; 429 if the tenant has too many."""
+        if sum(one.tenant == run.tenant for one in self._running.values()) >= MOST_RUNNING:
+            text = f"{MOST_RUNNING} runs are under way: wait for one to end"
+            raise Problem(429, "rate_limited", text, retry_after=5)
+        run.path.touch(0o600)
+        row = (run.id, run.tenant, run.created, json.dumps(run.facts))
+        self._ledger.write("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", *row)
+        self._running[run.id] = run
+        return run
+
+    def discard(self, run: AgentRun) -> None:
+        """Forget a run that did not begin."""
+        if run.room is not None:
+            run.room.release()
+        run.path.unlink(missing_ok=True)
 
     def told(self, run: AgentRun, event: kinds.Event) -> None:
         """Take an event that the run's own writer has put into its file."""
@@ -174,6 +198,7 @@ class Runs:
         """Take events that a program elsewhere has sent; what is none is kept as unknown."""
         taken = []
         for line in lines:
+            check_structure(line)
             try:
                 data = json.loads(line)
             except (ValueError, RecursionError):
@@ -188,6 +213,7 @@ class Runs:
         if run.lines + len(taken) > MOST_LINES or run.size > MOST_BYTES:
             most = f"{MOST_LINES:,} events and {MOST_BYTES:,} bytes"
             raise Problem(413, "too_large", f"a run has at most {most}")
+        run.reserve(sum(map(len, encoded)))
         with run.path.open("ab") as file:
             file.write(b"".join(encoded))
         for event in taken:
@@ -202,6 +228,9 @@ class Runs:
         self._running.pop(run.id, None)
         with contextlib.suppress(Exception):  # a full disk must not keep it running
             self._save(run, clock.now())
+            self._note_size(run)
+        if run.room is not None:
+            run.room.release()
         run.ended = run.ended or clock.now()
         run.wake()
 
@@ -237,15 +266,13 @@ class Runs:
         run = self.get(principal, ident)
         if run.ended is None:
             raise Problem(409, "running", "the run has not ended: cancel it first")
-        self._ledger.write("DELETE FROM runs WHERE id = ?", run.id)
-        run.path.unlink(missing_ok=True)
+        self._forget(run.id)
 
     def sweep(self) -> None:
         """Delete runs that ended long ago."""
         old = clock.now() - KEPT_SECONDS
         for row in self._ledger.all("SELECT id FROM runs WHERE ended < ?", old):
-            self._ledger.write("DELETE FROM runs WHERE id = ?", row["id"])
-            self._path(row["id"]).unlink(missing_ok=True)
+            self._forget(row["id"])
 
     def stop(self) -> None:
         """End every run, as the service is about to stop."""
@@ -261,8 +288,26 @@ class Runs:
         )
         run.ended = ended
 
+    def _note_size(self, run: AgentRun) -> None:
+        """Count what a run's file takes for its tenant, until the run is forgotten."""
+        with contextlib.suppress(FileNotFoundError):
+            row = (run.id, run.tenant, run.path.stat().st_size)
+            self._ledger.write("INSERT OR REPLACE INTO run_sizes VALUES (?, ?, ?)", *row)
+
+    def _forget(self, ident: str) -> None:
+        for table in ("runs", "run_sizes"):
+            self._ledger.write(f"DELETE FROM {table} WHERE id = ?", ident)  # noqa: S608 - our own
+        self._path(ident).unlink(missing_ok=True)
+
     def _path(self, ident: str) -> Path:
         return self._folder / f"{ident}.jsonl"
+
+
+def bounded(fact: Any) -> Any:
+    """Return a fact as it is, a long text cut, and None for another that is large."""
+    if isinstance(fact, str):
+        return fact[:MOST_FACT_BYTES]
+    return fact if len(msgspec.json.encode(fact)) <= MOST_FACT_BYTES else None
 
 
 def node_json(node: Node) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from atoll.service.cpu import LOOK_SECONDS, CpuMeter, CpuMeters
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.forward import Forwarder
+from atoll.service.history import cut
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.jupyter.gateway import Gateway
 from atoll.service.keys import Keys
@@ -40,12 +41,13 @@ from atoll.service.librechat.dialect import LibreChat
 from atoll.service.metrics import Metrics
 from atoll.service.objects import Objects
 from atoll.service.overview import Samples
-from atoll.service.problems import Problem, encode, of_error
+from atoll.service.problems import Problem, encode, json_size, of_error
 from atoll.service.quotas import Quotas
 from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
 from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
+from atoll.service.stored import StoredBytes
 from atoll.service.streams import Streams
 from atoll.service.tracing import Traces
 from atoll.shares import OWNER, FairThreads
@@ -78,6 +80,8 @@ Work = Coroutine[Any, Any, dict[str, Any]]
 SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
 LARGE_RESULT = 256 << 10
+MOST_AS_JSON = 4
+"""A result may have so many times the bytes of `max_output_bytes`."""
 NEVER = 10**9
 MOST_WAITING_THREADS = 64
 """File operations, searches and the like of one key that wait; further requests are refused."""
@@ -102,10 +106,10 @@ class Service:
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.streams = Streams(self.keys)
-        self.answers = IdempotencyKeys(self.ledger)
-        self.objects = Objects(blobs(settings), self.ledger)
+        self.answers, self.stored = IdempotencyKeys(self.ledger), StoredBytes(self.ledger)
+        self.objects = Objects(blobs(settings), self.ledger, self.stored)
         self.executions = Executions(settings, self.memory)
-        self.runs = Runs(settings.folder, self.ledger)
+        self.runs = Runs(settings.folder, self.ledger, self.stored)
         self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
         limits = _table_limits(settings, on_fleet=fleet is not None)
@@ -113,7 +117,7 @@ class Service:
         aside = settings.folder / "paused.sqlite3"
         storage, self._store = open_storage(aside, limits, clock.now, fresh=fresh)
         self.table = SessionTable(opener, storage, limits)
-        self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
+        self.sessions = Sessions(self.table, self.ledger, self.quotas, settings, self.memory)
         self.sessions.fleet, self.sessions.streams = fleet, self.streams
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = self.sessions.replicas = Replicas(settings) if settings.redis else None
@@ -405,10 +409,20 @@ class Service:
             self.traces.executed(execution)
 
     async def _finish(self, execution: Execution, answer: dict[str, Any]) -> None:
-        """End an execution with its result; a large one is encoded in a thread."""
-        texts = sum(len(one) for one in answer.values() if isinstance(one, str))
-        large = texts > LARGE_RESULT or execution.displays
-        body = await asyncio.to_thread(encode, answer) if large else encode(answer)
+        """End an execution with its result; a large one is encoded in a thread.
+
+        Output that is many times larger as JSON is cut: a NUL takes six bytes there.
+        """
+        texts = [one for one in answer.values() if isinstance(one, str)]
+        if sum(map(len, texts)) > LARGE_RESULT:
+            most = MOST_AS_JSON * self.settings.max_output_bytes
+            if await asyncio.to_thread(lambda: sum(map(json_size, texts))) > most:
+                answer = cut(answer)
+            body = await asyncio.to_thread(encode, answer)
+        else:
+            body = encode(answer)
+        if not execution.fits(body):
+            body, execution.displays = encode(cut(answer)), ()
         execution.finish(200, body)
 
     @contextlib.asynccontextmanager

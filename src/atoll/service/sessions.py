@@ -15,7 +15,8 @@ from atoll.service import clock, lineage
 from atoll.service.contexts import close
 from atoll.service.cpu import CpuMeter
 from atoll.service.hosted import HostedSession
-from atoll.service.problems import Problem, not_found
+from atoll.service.problems import Problem, encode, not_found
+from atoll.signatures import DESCRIPTION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import ForksWith
     from atoll.sandbox import BaseSandbox
+    from atoll.service.admission import Budget
     from atoll.service.cpu import CpuMeters
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
@@ -37,16 +39,31 @@ if TYPE_CHECKING:
     from atoll.service.streams import Streams
 
 MAX_PAGE = 200
+OVERHEAD = 4 << 10
+"""What a session takes in the service besides its configuration and its cells, about."""
+_CONFIG = "the configuration of a session"
 STOPPED = "the service was stopped"
 _LOG = logging.getLogger("atoll.service")
+
+
+def config_size(config: SandboxConfig) -> int:
+    """Return what a session keeps of its configuration, in bytes of JSON."""
+    tools = [vars(one).get(DESCRIPTION) for one in config.tools.values()]
+    return OVERHEAD + len(encode([dict(config.policy.env), config.argv, tools]))
 
 
 class Sessions:
     """Finds sessions by id and tenant."""
 
     def __init__(
-        self, table: SessionTable, ledger: Ledger, quotas: Quotas, settings: ServiceSettings
+        self,
+        table: SessionTable,
+        ledger: Ledger,
+        quotas: Quotas,
+        settings: ServiceSettings,
+        budget: Budget,
     ) -> None:
+        self._budget = budget
         self._table, self._ledger, self._quotas, self._settings = table, ledger, quotas, settings
         self._sessions: dict[str, HostedSession] = {}
         self.fleet: FleetSandboxes | None = None
@@ -81,13 +98,17 @@ class Sessions:
         """Start a session."""
         self._check_life(life)
         self._quotas.require_cpu(principal)
+        held = self._budget.admit(principal, config_size(config), _CONFIG)
         async with self._counted(principal):
             session = await self._table.open(config, callbacks)
-        return self._add(HostedSession(principal, session, callbacks), life)
+        hosted = HostedSession(principal, session, callbacks)
+        hosted.held = held
+        return self._add(hosted, life)
 
     async def fork(self, principal: Principal, parent: HostedSession, name: str) -> HostedSession:
         """Start a live clone of a session."""
         self._quotas.require_cpu(principal)
+        held = self._budget.admit(principal, config_size(parent.session.config), _CONFIG)
         async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
@@ -98,6 +119,7 @@ class Sessions:
                 await twin.destroy()
                 raise
         child = HostedSession(principal, session, callbacks, parent)
+        child.held = held
         child.name, child.metadata = name, dict(parent.metadata)
         child.idle_seconds, child.context_id = parent.idle_seconds, parent.context_id
         child.max_seconds = max(1.0, parent.expires - child.created)
@@ -233,6 +255,12 @@ class Sessions:
         session.over = True
         self._forget_meter(session)
         self._sessions.pop(session.id, None)
+        parent = self._sessions.get(session.parent or "")
+        if parent is not None and session.id in parent.children:
+            parent.children.remove(session.id)
+        session.history.release()
+        if session.held is not None:
+            session.held.release()
         self._quotas.close_session(session.key)
         if self.streams is not None:
             self.streams.end_session(session.id, reason)
@@ -305,6 +333,8 @@ class Sessions:
             self.cpu.remove(session.meter)
 
     def _keep(self, session: HostedSession) -> HostedSession:
+        session.budget = self._budget
+        session.history.hold(self._budget.admit(session.tenant, 0, "the cells of a session"))
         self._sessions[session.id] = session
         self._meter(session)
         row = (session.id, session.tenant, session.parent, session.created)

@@ -16,7 +16,7 @@ from atoll.config import SandboxConfig
 from atoll.guest import values
 from atoll.policy import ExecutionPolicy, Isolation
 from atoll.pool.tiers import TIERS
-from atoll.service.problems import Problem
+from atoll.service.problems import Problem, encode
 from atoll.wire.options import HANDLERS, SERVICE_NAMES
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.(?P<at>\w+)
 MAX_METADATA, MAX_METADATA_TEXT = 16, 256
 MAX_TOOLS = 500
 MAX_ENV = 256
+MAX_CONFIG_BYTES = 4 << 20
+"""What a session keeps of its configuration as long as it lives."""
 MOST = {"max_state_bytes": 512 << 20, "max_concurrency": 256}
 """What a request may ask for of the service's own memory and threads."""
 OUTPUTS = ("stdout_max_bytes", "stderr_max_bytes", "max_output_length")
@@ -109,6 +111,10 @@ class Sandbox(Body, kw_only=True):
         given = {name: one for name, one in limits.items() if one is not UNSET}
         if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
             raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
+        given_bytes = len(encode([self.env, self.argv, self.tools]))
+        if given_bytes > MAX_CONFIG_BYTES:
+            text = f"env, argv and tools have at most {MAX_CONFIG_BYTES:,} bytes together"
+            raise Problem(413, "too_large", f"{text}, not {given_bytes:,}")
         if self.template is not None and self.template not in TIERS:
             known = ", ".join(TIERS)
             raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")

@@ -10,11 +10,14 @@ from atoll.service.problems import Problem
 HOME = WORK_FOLDER
 THEIR_HOME = "/home/user"
 """E2B's home folder: another name of ours in requests, but not for code in the sandbox."""
+LONGEST_PATH = 4096
 _REACHED = (*SHOWN_FOLDERS, WORK_ALIAS)
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path in the sandbox."""
+    """Return the absolute path in the sandbox; 400 for one that no system takes."""
+    if len(path) > LONGEST_PATH:
+        raise Problem(400, "invalid", f"a path has at most {LONGEST_PATH:,} characters")
     if path == "~" or path.startswith("~/"):
         path = HOME + path[1:]
     whole = posixpath.normpath(posixpath.join(HOME, path))

@@ -57,6 +57,7 @@ class Kernel:
         self.sockets: set[Listener] = set()
         self._waiting: asyncio.Queue[tuple[Listener, KernelMessage]] = asyncio.Queue(MOST_WAITING)
         self._missed: deque[tuple[int, KernelMessage]] = deque()
+        self._held = service.memory.admit(hosted.tenant, 0, "messages that no socket has heard")
         self._worker: asyncio.Task[None] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -75,7 +76,9 @@ class Kernel:
             raise Problem(429, "rate_limited", f"a kernel has at most {MOST_SOCKETS} sockets")
         self.sockets.add(socket)
         while self._missed:
-            await socket.send(self._missed.popleft()[1])
+            size, message = self._missed.popleft()
+            self._held.shrink(size)
+            await socket.send(message)
 
     def detach(self, socket: Listener) -> None:
         """Publish no more to this socket."""
@@ -85,6 +88,7 @@ class Kernel:
         """Answer a request, at once or in its turn."""
         if message.channel == "control":
             await self._answer(socket, message)
+            self._done(message)
         elif message.channel == "shell":
             if self._worker is None:
                 self._worker = asyncio.get_running_loop().create_task(self._work())
@@ -98,8 +102,13 @@ class Kernel:
         heard = [await one.send(message) for one in list(self.sockets)]
         if not any(heard):
             self._missed.append((len(encode(content)), message))
-            while sum(size for size, _ in self._missed) > MOST_MISSED_BYTES:
+            while not self._fits_missed():
                 self._missed.popleft()
+
+    def _fits_missed(self) -> bool:
+        """Return whether there is room for the messages that no socket has heard."""
+        size = sum(size for size, _ in self._missed)
+        return size <= MOST_MISSED_BYTES and self._held.fits(size)
 
     async def interrupt(self) -> None:
         """Interrupt the cell that runs."""
@@ -117,18 +126,25 @@ class Kernel:
 
     async def abort(self) -> None:
         """Answer the cells that wait for their turn with `aborted`; other requests wait on."""
-        waiting = [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
-        for socket, message in waiting:
+        for _ in range(self._waiting.qsize()):
+            socket, message = self._waiting.get_nowait()
             if message.kind != "execute_request":
                 self._waiting.put_nowait((socket, message))
                 continue
-            await self._status(message, "busy")
-            await self._reply(socket, message, {"status": "aborted"})
-            await self._status(message, "idle")
+            try:
+                await self._status(message, "busy")
+                await self._reply(socket, message, {"status": "aborted"})
+                await self._status(message, "idle")
+            finally:
+                self._done(message)
 
     async def close(self) -> None:
         """Tell the sockets that the kernel is no more, and close them."""
         self.state = "dead"
+        while not self._waiting.empty():
+            self._done(self._waiting.get_nowait()[1])
+        self._missed.clear()
+        self._held.release()
         if self._worker is not None:
             self._worker.cancel()
         await self.publish(None, "status", {"execution_state": "dead"})
@@ -139,7 +155,10 @@ class Kernel:
         while True:
             socket, message = await self._waiting.get()
             self.state = "busy"
-            failed = await self._answer(socket, message)
+            try:
+                failed = await self._answer(socket, message)
+            finally:
+                self._done(message)
             if failed and message.content.get("stop_on_error", True):
                 await self.abort()
             self.state = "idle"
@@ -160,6 +179,12 @@ class Kernel:
         await self._reply(socket, message, content)
         await self._status(message, "idle")
         return message.kind == "execute_request" and content["status"] == "error"
+
+    @staticmethod
+    def _done(message: KernelMessage) -> None:
+        """Hold a message no more: it was answered, or never will be."""
+        if message.held is not None:
+            message.held.release()
 
     def _principal(self, socket: Listener, message: KernelMessage) -> Principal:
         """Return who asks, if the key is valid still and may ask so much."""

@@ -11,16 +11,22 @@ import struct
 import uuid
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from atoll.guest import rpc
 from atoll.service.clock import now
 from atoll.service.problems import encode
 from atoll.text.amounts import iso_time
+
+if TYPE_CHECKING:
+    from atoll.service.admission import Holding
 
 V1 = "v1.kernel.websocket.jupyter.org"
 """The sub-protocol whose frames are binary; without one, a frame is JSON."""
 VERSION = "5.4"
 MOST_PARTS = 1_000
+LONGEST_NAME = 1_000
+_HEADER = ("msg_id", "msg_type", "session", "username", "date", "version", "subshell_id")
 _FIELDS = ("header", "parent_header", "metadata", "content")
 
 
@@ -33,11 +39,22 @@ class KernelMessage:
     content: dict[str, Any]
     parent_header: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    held: Holding | None = None
+    """What the service holds of it until it is answered."""
 
     @property
     def kind(self) -> str:
         """The type of the message."""
         return str(self.header.get("msg_type"))
+
+    def trim(self) -> None:
+        """Keep of a client's message only what it asks, and what answers have to name."""
+        self.parent_header, self.metadata = {}, {}
+        self.header = {
+            name: one
+            for name, one in self.header.items()
+            if name in _HEADER and isinstance(one, str) and len(one) <= LONGEST_NAME
+        }
 
     def answer(
         self, channel: str, kind: str, content: dict[str, Any], session: str
@@ -83,14 +100,17 @@ def read(frame: str | bytes, protocol: str | None) -> KernelMessage:
         raise ValueError("the message has a part of a wrong type")
     if not isinstance(given["header"].get("msg_type"), str):
         raise ValueError("the message has no msg_type")  # noqa: TRY004 - as above
-    return KernelMessage(channel, **given)
+    return KernelMessage(
+        channel, given["header"], given["content"], given["parent_header"], given["metadata"]
+    )
 
 
 def _load(text: str | bytes) -> dict[str, Any]:
     try:
+        rpc.check_structure(text.encode("utf-8", "replace") if isinstance(text, str) else text)
         found = json.loads(text)
-    except RecursionError:
-        raise ValueError("the message is nested too deeply") from None
+    except (RecursionError, rpc.ProtocolError) as exc:
+        raise ValueError(f"the message cannot be read: {exc}"[:200]) from None
     if not isinstance(found, dict):
         raise ValueError("a part of the message is not a JSON object")  # noqa: TRY004 - a frame's fault
     return found

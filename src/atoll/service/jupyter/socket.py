@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 from starlette.routing import compile_path
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
+from atoll.guest import rpc
+from atoll.service.calls import LARGE_BODY, VALUE_BYTES
+from atoll.service.connections import CONNECTION
 from atoll.service.jupyter.gateway import PREFIX
 from atoll.service.jupyter.messages import V1, read, write
 from atoll.service.problems import Problem
@@ -22,6 +25,7 @@ from atoll.service.problems import Problem
 if TYPE_CHECKING:
     from starlette.websockets import WebSocket
 
+    from atoll.service.admission import Budget
     from atoll.service.jupyter.messages import KernelMessage
     from atoll.service.keys import Principal
     from atoll.service.service import Service
@@ -34,8 +38,11 @@ _PATTERN = compile_path(PATH)[0]
 class Socket:
     """One connection of a kernel's client."""
 
-    def __init__(self, websocket: WebSocket, principal: Principal, protocol: str | None) -> None:
+    def __init__(
+        self, websocket: WebSocket, principal: Principal, protocol: str | None, memory: Budget
+    ) -> None:
         self.principal, self._websocket, self._protocol = principal, websocket, protocol
+        self._memory = memory
 
     async def send(self, message: KernelMessage) -> bool:
         """Send a message; return False if the client is gone.
@@ -53,12 +60,19 @@ class Socket:
         return True
 
     async def receive(self) -> KernelMessage:
-        """Return the next message; ValueError if it cannot be read."""
+        """Return the next message; ValueError if it cannot be read, Problem if it has no room."""
         found = await self._websocket.receive()
         if found["type"] != "websocket.receive":
             raise WebSocketDisconnect(found.get("code", 1005))
-        frame = found.get("text")
-        return read(found["bytes"] if frame is None else frame, self._protocol)
+        frame = found["bytes"] if found.get("text") is None else found["text"]
+        held = self._memory.admit(self.principal, _cost(frame), "a message")
+        if len(frame) < LARGE_BODY:
+            message = read(frame, self._protocol)
+        else:
+            message = await asyncio.to_thread(read, frame, self._protocol)
+        message.trim()
+        message.held = held
+        return message
 
     async def close(self, code: int, reason: str) -> None:
         """Close the connection."""
@@ -79,8 +93,11 @@ async def serve(service: Service, websocket: WebSocket) -> None:
     service.act_for(principal)
     kernel = service.gateway.get(principal, match["kernel"])
     protocol = V1 if V1 in websocket.scope["subprotocols"] else None
+    held = service.memory.admit(principal, 0, "a message")
+    if (connection := websocket.scope.get(CONNECTION)) is not None:
+        connection.holding = held
     await websocket.accept(protocol)
-    socket = Socket(websocket, principal, protocol)
+    socket = Socket(websocket, principal, protocol, service.memory)
     try:
         with (
             service.quotas.connection(principal),
@@ -102,6 +119,15 @@ async def serve(service: Service, websocket: WebSocket) -> None:
         await socket.close(REFUSED, exc.detail[:100])
     finally:
         kernel.detach(socket)
+        held.release()
+
+
+def _cost(frame: str | bytes) -> int:
+    """Return what a message takes once it is decoded, at most."""
+    signs = (",", "[", "{") if isinstance(frame, str) else (b",", b"[", b"{")
+    values = min(sum(map(frame.count, signs)), rpc.MAX_ITEMS)  # type: ignore[arg-type]
+    width = 1 if frame.isascii() else 4
+    return (1 + width) * len(frame) + VALUE_BYTES * values
 
 
 def _check_origin(websocket: WebSocket) -> None:
