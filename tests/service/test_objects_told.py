@@ -17,6 +17,7 @@ from atoll.service.keys import Keys, Principal
 from atoll.service.ledger import Ledger
 from atoll.service.objects import Objects
 from atoll.service.problems import Problem
+from atoll.service.stored import StoredBytes
 
 OWNER = Principal(key="k", tenant="t")
 
@@ -56,7 +57,7 @@ async def test_a_row_that_a_replica_cannot_have_written_is_not_believed(
 ) -> None:
     (tmp_path / "secret").write_text("secret")
     blobs = ToldBlobs(tmp_path / "a")
-    objects, ident = Objects(blobs, ledger), new_id("fil")
+    objects, ident = Objects(blobs, ledger, StoredBytes(ledger)), new_id("fil")
     blobs.facts = row(ident, **change)
     with pytest.raises(Problem) as refused:
         await objects.fetch(OWNER, "file", ident)
@@ -65,7 +66,7 @@ async def test_a_row_that_a_replica_cannot_have_written_is_not_believed(
 
 async def test_a_row_of_a_replica_is_believed(ledger: Ledger, tmp_path: Path) -> None:
     blobs = ToldBlobs(tmp_path / "a")
-    objects, ident = Objects(blobs, ledger), new_id("fil")
+    objects, ident = Objects(blobs, ledger, StoredBytes(ledger)), new_id("fil")
     blobs.facts = row(ident)
     (tmp_path / "a" / blobs.facts["digest"]).write_bytes(b"content")
     assert (await objects.fetch(OWNER, "file", ident)).read_bytes() == b"content"

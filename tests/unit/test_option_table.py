@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,12 +70,14 @@ async def test_an_option_reaches_the_service_or_is_refused(name):
 
     await RemoteSandbox(config)._create(SimpleNamespace(call=call), None)
     body = msgspec.convert(json.loads(json.dumps(asked)), shapes.NewSession)
-    settings = SimpleNamespace(session_packages=("*",), session_hosts=())
+    settings: Any = SimpleNamespace(
+        session_packages=("*",), session_hosts=(), max_output_bytes=8 << 20
+    )
     if name in REFUSED_BY_SERVICE:
         with pytest.raises(Problem, match=name):
             wanted(body, settings)
     else:
-        made = body.config(Quota(), **wanted(body, settings))
+        made = body.config(Quota(), settings, **wanted(body, settings))
         assert getattr(made, name) == getattr(config, name)
 
 

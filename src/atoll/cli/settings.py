@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import io
 import os
@@ -35,7 +36,6 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     fields: dict[str, Any] = dict(more)
     if output is not None:
         fields.update(on_stdout=output.stdout, on_stderr=output.stderr)
-        fields["max_output_length"] = STREAM_LIMIT
     if args.timeout is not None:
         fields["timeout_ms"] = args.timeout * 1000
     if args.files is not None:
@@ -43,7 +43,10 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     fields.update(packages=args.packages, allow_source=args.allow_source)
     if args.context is not None:
         fields["context"] = read_context(args.context)
-    return backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
+    config = backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
+    if output is None or config.backend == "remote":  # a service has a limit of its own
+        return config
+    return dataclasses.replace(config, max_output_length=STREAM_LIMIT)
 
 
 def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.service.keys import Principal
+    from atoll.service.settings import ServiceSettings
 
     Reclaim = Callable[[str | None], bool]
 
@@ -175,3 +176,12 @@ class Holding:
 
     def __exit__(self, *_exc: object) -> None:
         self.release()
+
+
+def budgets(settings: ServiceSettings) -> tuple[Budget, Budget]:
+    """Return the budgets of what requests hold in memory, and of uploads on disk."""
+    made = []
+    for name, where in (("memory_bytes", "memory"), ("spool_bytes", "disk")):
+        total, each = getattr(settings, name), getattr(settings, f"tenant_{name}")
+        made.append(Budget((name, total), (f"tenant_{name}", each), where))
+    return made[0], made[1]

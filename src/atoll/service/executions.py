@@ -23,6 +23,7 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from atoll.config import SandboxConfig
     from atoll.service.admission import Budget, Holding
     from atoll.service.keys import Principal
     from atoll.service.settings import ServiceSettings
@@ -124,6 +125,10 @@ class Execution:
     def enter(self, phase: str) -> None:
         """Note that a phase begins, and the one before it ends."""
         self.phases.append((phase, clock.now()))
+
+    def reserve_output(self, config: SandboxConfig) -> None:
+        """Hold what the output of code that begins may take; its result takes the place of it."""
+        self.held.grow(config.policy.stdout_max_bytes + config.policy.stderr_max_bytes)
 
     def begin(self) -> None:
         """Tell every reader that the code starts to run."""

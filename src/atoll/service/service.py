@@ -24,7 +24,7 @@ from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, ConfigError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.log import SandboxLogger
 from atoll.service import clock
-from atoll.service.admission import Budget
+from atoll.service.admission import budgets
 from atoll.service.blobs import blobs
 from atoll.service.carry_over import CarryOver
 from atoll.service.contexts import Contexts, close
@@ -102,7 +102,7 @@ class Service:
     ) -> None:
         self.settings, self._opener, self.pool_stats = settings, opener, pool_stats
         self._runner, self.fleet = runner, fleet
-        self.memory, self.disk = _budgets(settings)
+        self.memory, self.disk = budgets(settings)
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.streams = Streams(self.keys)
@@ -244,7 +244,7 @@ class Service:
         try:
             async with session.in_turn() as box, self._slot(execution, session.waiter) as slot:
                 left = clock.time_left(limit, begun)
-                _reserve_output(execution, session.config)
+                execution.reserve_output(session.config)
                 execution.interrupt = session.cancel
                 execution.begin()
                 hosted.callbacks.call_client(execution, hosted.id, slot)
@@ -312,7 +312,7 @@ class Service:
         begun = time.monotonic()
         async with self._slot(execution, Waiter()) as slot:
             left = clock.time_left(config.timeout_ms, begun)
-            _reserve_output(execution, config)
+            execution.reserve_output(config)
             callbacks.call_client(execution, execution.id, slot)
             limited = execution.principal.quota.cpu_seconds_per_day is not None
             if self._runner is not None and files is None and finish is None and not limited:
@@ -488,12 +488,6 @@ class Service:
         return tuple(steps)
 
 
-def _reserve_output(execution: Execution, config: SandboxConfig) -> None:
-    """Hold what the output of code that begins may take; its result takes the place of it."""
-    policy = config.policy
-    execution.held.grow(policy.stdout_max_bytes + policy.stderr_max_bytes)
-
-
 def _table_limits(settings: ServiceSettings, *, on_fleet: bool) -> DaemonLimits:
     """Return the limits of the table of sessions; idle ones are ended by the service itself."""
     most = settings.max_sessions
@@ -501,12 +495,3 @@ def _table_limits(settings: ServiceSettings, *, on_fleet: bool) -> DaemonLimits:
     return DaemonLimits(
         max_sessions=most, max_live=live, idle_seconds=NEVER, keep_seconds=settings.max_seconds
     )
-
-
-def _budgets(settings: ServiceSettings) -> tuple[Budget, Budget]:
-    """Return the budgets of what requests hold in memory, and of uploads on disk."""
-    made = []
-    for name, where in (("memory_bytes", "memory"), ("spool_bytes", "disk")):
-        total, each = getattr(settings, name), getattr(settings, f"tenant_{name}")
-        made.append(Budget((name, total), (f"tenant_{name}", each), where))
-    return made[0], made[1]
