@@ -64,7 +64,7 @@ async def test_functions_take_the_preloaded_modules_they_use_where_none_is_prelo
         _, state = await run(pool, define + "\ndef g(json): return json.dumps")
     async with atoll.aio.create_sandbox(backend="native", state=state) as box:
         assert (await box.execute("f()")).value == "0123456789"
-        assert (await box.variables()).names == ["words", "f", "g"]
+        assert (await box.variables()).names == ["f", "g"]
 
 
 @pytest.mark.spec("R2.15")
@@ -78,6 +78,63 @@ async def test_the_tier_of_a_state_is_the_least(tiers):
             assert [pool.tier(config, code) for code in (None, "f()", "1")] == ["large"] * 3
 
 
+FACTS = "'words' in globals(), globals()['words'].digits, 'words' in dir()"
+DELETED = "del words\ntry:\n    words\nexcept NameError as exc:\n    why = str(exc)\nwhy"
+
+
+@pytest.mark.spec("R2.17", "R2.15")
+async def test_preloaded_names_stand_in_globals_also_after_a_restore(tiers):
+    async with Pool(tiers) as pool:
+        await pool.warm("large")
+        facts, state = await run(pool, FACTS)
+        assert facts == (True, "0123456789", True)
+        assert (await run(pool, FACTS, state))[0] == facts
+        async with await pool.open(SandboxConfig(preload="large")) as box:
+            await box.execute("import string\nown = 1")
+            assert (await box.variables()).names == ["string", "own"]
+            assert (await box.execute("%who")).stdout.split() == ["context", "own", "string"]
+            why = (await box.execute(DELETED)).value
+            assert why == "name 'words' is not defined"
+            state = await box.save()
+        assert (await run(pool, "'words' in globals()", state))[0] is False
+    async with atoll.aio.create_sandbox(backend="native", state=state) as box:
+        assert (await box.execute("'words' in globals(), own")).value == (False, 1)
+
+
+@pytest.mark.spec("R2.15")
+async def test_a_cold_session_imports_preloaded_names_of_its_state_when_they_are_used(tiers):
+    own = {"small": ("import json",), "large": ("import json", "import calendar as words")}
+    async with Pool(PoolSettings(tiers=own, parked=0)) as pool:
+        _, state = await run(pool, "words\ndef f(): return words.EPOCH")
+    async with atoll.aio.create_sandbox(backend="native", state=state) as box:
+        for code, value in (
+            ("import sys; held = globals()['words']; 'calendar' in sys.modules", False),
+            ("eval('words.EPOCH'), f(), held.EPOCH", (1970,) * 3),
+            ("type(words).__name__, words is sys.modules['calendar']", ("module", True)),
+            ("exec('found = words.__name__'); found, repr(held)[:9]", ("calendar", "<module '")),
+        ):
+            result = await box.execute(code)
+            assert result.success, result
+            assert result.value == value
+        assert "words" not in (await box.variables()).names
+        again = await box.save()
+    async with atoll.aio.create_sandbox(backend="native", state=again) as box:
+        for code in ("eval('words.EPOCH')", "f()", "held.EPOCH"):
+            assert (await box.execute(code)).value == 1970
+
+
+async def test_a_tool_stands_before_a_preloaded_module_of_its_name(tiers):
+    async with Pool(tiers) as pool:
+        config = SandboxConfig(preload="large", tools={"words": words})
+        async with await pool.open(config) as box:
+            assert (await box.execute("words()")).value == "of the host"
+
+
+def words() -> str:
+    """Answer."""
+    return "of the host"
+
+
 async def test_code_that_makes_code_takes_the_largest_warm_tier(tiers):
     async with Pool(tiers) as pool:
         assert pool.tier(SandboxConfig(), "exec('1')") == "small"
@@ -85,7 +142,7 @@ async def test_code_that_makes_code_takes_the_largest_warm_tier(tiers):
         assert pool.tier(SandboxConfig(), "exec('1')") == "small"
         await pool.warm("large")
         assert pool.tier(SandboxConfig(), "1") == "small"
-        for code in ("exec('1')", "eval('1')", "def f(t): return eval(t)", "g = exec"):
+        for code in ("exec('1')", "eval('1')", "def f(t): return eval(t)", "g = exec", "globals()"):
             assert pool.tier(SandboxConfig(), code) == "large"
 
 

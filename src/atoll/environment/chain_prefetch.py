@@ -243,7 +243,7 @@ class _Stubs:
         self._registry = registry
         described = (getattr(one, DESCRIPTION) for one in registry)
         functions: dict[str, Any] = dict(make(one, sent) for one in described)
-        explorer = Explorer(sent, {}, own_files=True)
+        explorer = Explorer(sent, {}, dict, own_files=True)
         functions.update((name, getattr(explorer, name)) for name in explorer.NAMES)
         named = NamedCalls(sent, dict(functions))
         functions.update((name, getattr(named, name)) for name in named.NAMES)

@@ -6,7 +6,6 @@ inherits, so nothing that is printed can be taken for a message.
 
 from __future__ import annotations
 
-import builtins
 import os
 import resource
 import sys
@@ -43,7 +42,7 @@ def hide_runtime() -> HiddenPackage:
 class Guest:
     """The parts of a guest, without descriptors yet: a zygote makes them once for all its guests.
 
-    `preloaded` are modules that guest code finds by these names without an import.
+    `preloaded` are modules that guest code finds among its globals by these names.
     """
 
     def __init__(self, folder: str, preloaded: dict[str, Any] | None = None) -> None:
@@ -52,7 +51,7 @@ class Guest:
         self._server = ProcessServer(
             self._channel, gate, self._streams, folder, runtime=hide_runtime()
         )
-        vars(builtins).update(preloaded or {})
+        self._server.preload(preloaded or {})
         sys.path.append(folder)  # last: a file of the guest's never stands in for a library
         self._high = 0
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, NoReturn
 
     from .hidden import HiddenPackage
+    from .preloaded import Preloaded
 
 MAX_BYTES = 64 << 20
 """Of variables together; those that do not fit are left out, the largest first."""
@@ -47,12 +48,13 @@ class ImportableMain:
         self,
         module: ModuleType,
         offered: dict[str, Any],
+        preloaded: Preloaded,
         runtime: HiddenPackage,
         host_functions: Callable[[], list[str]],
     ) -> None:
         """`host_functions` returns the names of functions that call the host."""
         self._module, self._offered, self._runtime = module, offered, runtime
-        self._host_functions = host_functions
+        self._preloaded, self._host_functions = preloaded, host_functions
 
     def serve_multiprocessing(self) -> None:
         """Give children the session's `__main__`, once multiprocessing is imported."""
@@ -81,7 +83,7 @@ class ImportableMain:
         with self._runtime:
             from .pickler import cloudpickle_beside
             from .state import Keeper
-        keeper = Keeper(self._module, "", self._offered)
+        keeper = Keeper(self._module, "", self._offered, self._preloaded)
         folder = os.path.dirname(os.path.abspath(__file__))
         cloudpickle = cloudpickle_beside(folder)
         path = PLACE.format(os.getpid())
@@ -151,12 +153,14 @@ class NotSent:
 
 def load_into(module: ModuleType, state: str, cloudpickle: str, left_out: dict[str, str]) -> None:
     """Fill the `__main__` of a child process with the variables of the session."""
+    from .preloaded import Preloaded
     from .state import Keeper
 
     main = sys.modules.get("__main__")
     try:
         with open(state, "rb", 0) as file:
-            Keeper(module, "", {}).restore(file, 2 * MAX_BYTES, cloudpickle)
+            preloaded = Preloaded(vars(module))
+            Keeper(module, "", {}, preloaded).restore(file, 2 * MAX_BYTES, cloudpickle)
     except Exception as exc:
         reason = "{}: {}".format(type(exc).__name__, exc)
         vars(module)["__getattr__"] = lambda name: NotSent(name, reason)

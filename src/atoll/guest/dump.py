@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .blocks import Budget
+    from .preloaded import Preloaded
 
 TAGS = MANIFEST, PICKLE, BUFFER = b"M", b"P", b"B"
 MAX_REASON = 200
@@ -31,12 +32,15 @@ class Dump:
         self,
         module: ModuleType,
         offered: dict[str, Any],
+        preloaded: Preloaded,
         library: Any,
-        given: Any = None,
-        whole: bool = False,
+        *,
+        given: Any,
+        whole: bool,
     ) -> None:
         """`given` is the context that the host gave; `whole`: save private names, too."""
         self._offered, self._library = offered, library
+        self._preloaded = preloaded
         self._given, self._whole = given, whole
         self._others: dict[str, Any] = {}
         self._carried: set[str] = set()
@@ -80,7 +84,7 @@ class Dump:
         import _pickle
 
         facts = {"modules": self._modules, "names": self._names}
-        return _pickle.dumps(dict(facts, **self._others), 4)
+        return _pickle.dumps(dict(facts, **self._preloaded.facts(), **self._others), 4)
 
     def _wanted(self) -> list[str]:
         """Public names, data first: what a function uses is then counted where it belongs."""
@@ -92,6 +96,8 @@ class Dump:
 
     def _may_travel(self, name: str) -> bool:
         if name in self.left_out or name[:2] == name[-2:] == "__":
+            return False
+        if self._preloaded.holds(name):
             return False
         if name == CONTEXT:
             return self._whole and not self._context_is_given()

@@ -57,8 +57,15 @@ class Explorer:
         "SHOW_TOOLS",
     )
 
-    def __init__(self, call_host: CallHost, namespace: dict[str, Any], own_files: bool) -> None:
+    def __init__(
+        self,
+        call_host: CallHost,
+        namespace: dict[str, Any],
+        own: Callable[[], dict[str, Any]],
+        own_files: bool,
+    ) -> None:
         self._call, self._namespace, self._own_files = call_host, namespace, own_files
+        self._own = own
 
     def peek(
         self,
@@ -207,7 +214,7 @@ class Explorer:
         raise SystemExit(0)
 
     def _variables(self) -> list[str]:
-        return [name for name in self._namespace if not name.startswith("_")]
+        return [name for name in self._own() if not name.startswith("_")]
 
     def _look(self, name: str, answer: Any, work: CallHost, *args: Any) -> Any:
         """Look into a file of the own, and tell the host's log what was found."""

@@ -33,10 +33,12 @@ class Magics:
     def __init__(
         self,
         namespace: dict[str, Any],
+        own: Callable[[], dict[str, Any]],
         at_end: list[Callable[[], None]],
         load: Callable[[str], Any],
     ) -> None:
         self._namespace, self._at_end, self._load = namespace, at_end, load
+        self._own = own
         self._lines: dict[str, Callable[[str], Any]] = {
             "time": lambda code: timing.time_line(code, namespace),
             "timeit": lambda code: timing.timeit_line(code, namespace),
@@ -184,7 +186,7 @@ class Magics:
         ]
 
     def _names(self) -> list[str]:
-        return sorted(name for name in self._namespace if not name.startswith("_"))
+        return sorted(name for name in self._own() if not name.startswith("_"))
 
 
 class Captured:

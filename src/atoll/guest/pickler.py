@@ -14,6 +14,8 @@ import io
 import os
 import sys
 
+from .preloaded import LateModule, name_of
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
@@ -96,6 +98,10 @@ class SessionRules:
             return vars, (self.session.module,)
         if id(obj) in self.session.offered_ids:
             return getattr, (builtins, self.session.offered_ids[id(obj)])
+        if type(obj) is LateModule:
+            import importlib
+
+            return importlib.import_module, (name_of(obj),)
         if isinstance(obj, io.IOBase) and not isinstance(obj, (io.BytesIO, io.StringIO)):
             raise TypeError("an open file cannot be saved")
         if isinstance(obj, BaseException) and _has_own_init(type(obj)):
@@ -112,7 +118,6 @@ class SessionRules:
         make, (code, _, *rest), (state, slots), *others = reduced
         used = slots["__globals__"]
         used = {name: value for name, value in used.items() if self.may_travel(name)}
-        used.update(_preloaded(code, vars(self.session.module)))
         return (make, (code, self.session, *rest), (state, dict(slots, __globals__=used)), *others)
 
 
@@ -143,19 +148,6 @@ def _newobj() -> Any:
 def _has_own_init(kind: Any) -> bool:
     """Whether an exception's class is written in Python: it need not take what is in `args`."""
     return kind.__reduce__ is BaseException.__reduce__ and type(kind.__init__) is _FUNCTION
-
-
-def _preloaded(code: Any, namespace: dict[str, Any]) -> dict[str, Any]:
-    """Return the modules that code finds without an import: not every session has them."""
-    found: dict[str, Any] = {}
-    for name in code.co_names:
-        value = vars(builtins).get(name)
-        if type(value) is type(sys) and name not in namespace:
-            found[name] = value
-    for inner in code.co_consts:
-        if type(inner) is type(code):
-            found.update(_preloaded(inner, namespace))
-    return found
 
 
 _FUNCTION = type(make)

@@ -59,7 +59,11 @@ class ProcessServer(Server):
         self._pid, self._rehearsed = os.getpid(), False
         self._methods.update(fork=self._fork, shell=self._shell)
         self._main = ImportableMain(
-            self._repl.module, self._offered, runtime, lambda: [*Bridge.NAMES, *self._tools]
+            self._repl.module,
+            self._offered,
+            self._repl.preloaded,
+            runtime,
+            lambda: [*Bridge.NAMES, *self._tools],
         )
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 

@@ -6,6 +6,7 @@ import builtins
 import sys
 
 from . import display, explain, private, tracebacks, values
+from .preloaded import Preloaded
 from .sources import CellSources
 from .splitting import compile_plain
 from .streams import complain
@@ -47,6 +48,7 @@ class Repl:
         self.namespace: dict[str, Any] = self.module.__dict__
         self.offered: dict[str, Any] = {}
         """What the host offers to guest code, as built-ins."""
+        self.preloaded = Preloaded(self.namespace)
         self._runtime = runtime
         self._sources = CellSources()
         self._count = 0
@@ -112,7 +114,7 @@ class Repl:
         """Run a magic: the cell's `!ls` or `%time` was rewritten to a call of this."""
         if self._magics is None:
             self._magics = self._load("magic_commands").Magics(
-                self.namespace, self._at_end, self._load
+                self.namespace, self.preloaded.own, self._at_end, self._load
             )
         return self._magics.run(sys._getframe(1), *args)  # noqa: SLF001 - names of the caller
 

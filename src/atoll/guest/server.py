@@ -101,6 +101,10 @@ class Server:
         self._streams.renew()
         rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
 
+    def preload(self, modules: dict[str, Any]) -> None:
+        """Let guest code find modules among its globals."""
+        self._repl.preloaded.bind(modules)
+
     def prepare(self) -> None:
         """Renew streams and memory limit for the next cell; the host reads the answer meanwhile."""
         private.renew_interpreter()
@@ -174,7 +178,7 @@ class Server:
         namespace, waves = self._repl.namespace, Waves()
         self._call_host = call_host = waves.numbered(self._bridge.call_host)
         functions: dict[str, Any] = dict(make(one, call_host) for one in described)
-        explorer = Explorer(call_host, namespace, self.own_files)
+        explorer = Explorer(call_host, namespace, self._repl.preloaded.own, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
             functions.update((name, getattr(owner, name)) for name in owner.NAMES)
         named = NamedCalls(call_host, dict(functions))
@@ -233,6 +237,7 @@ class Server:
         return {"set": True}
 
     def _offer(self, names: dict[str, Any]) -> None:
+        self._repl.preloaded.make_way(names)
         for name, value in names.items():
             setattr(builtins, name, value)
         self._offered.update(names)
@@ -294,8 +299,8 @@ class Server:
     def _variables(self, params: dict[str, Any]) -> dict[str, Any]:
         with self._runtime:
             from .variables import describe
-        namespace, hidden = self._repl.namespace, bool(params.get("hidden"))
-        return self._interruptible(lambda: describe(namespace, hidden))
+        own, hidden = self._repl.preloaded.own, bool(params.get("hidden"))
+        return self._interruptible(lambda: describe(own(), hidden))
 
     def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
         def assign() -> dict[str, Any]:
@@ -336,7 +341,9 @@ class Server:
         if self._known_keeper is None:
             with self._runtime:
                 from .state import Keeper
-            self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
+            self._known_keeper = Keeper(
+                self._repl.module, self._folder, self._offered, self._repl.preloaded
+            )
         self._known_keeper.given = self._given
         self._known_keeper.environment = self._environment
         self._known_keeper.elsewhere = self._elsewhere

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .ports import Stream
+    from .preloaded import Preloaded
 
 LARGEST = 5
 MAX_LEFT_OUT = 1_000
@@ -24,9 +25,11 @@ NOT_SAVED = "it is not saved"
 class Keeper:
     """Saves and restores the session whose namespace is that of `module`."""
 
-    def __init__(self, module: ModuleType, root: str, offered: dict[str, Any]) -> None:
+    def __init__(
+        self, module: ModuleType, root: str, offered: dict[str, Any], preloaded: Preloaded
+    ) -> None:
         self._module, self._root = module, root
-        self._offered = offered
+        self._offered, self._preloaded = offered, preloaded
         self._cloudpickle = HiddenPackage("cloudpickle")
         self.given: Any = None
         """The context that the host gave."""
@@ -55,7 +58,7 @@ class Keeper:
             files.find(budget)
         with self._cloudpickle:
             library = pickler.load_library(cloudpickle)
-            variables = dump.Dump(self._module, self._offered, library, self.given, whole)
+            variables = self._dump(library, self.given, whole)
             others = self._others()
             extra = dict(others, generators=leftovers.generators()) if whole else {}
             variables.make(budget, extra)
@@ -82,7 +85,7 @@ class Keeper:
         """Write the variables that fit into `cap` bytes; return the others with the reasons."""
         with self._cloudpickle:
             library = pickler.load_library(cloudpickle)
-            variables = dump.Dump(self._module, self._offered, library, whole=True)
+            variables = self._dump(library, None, True)
             variables.make_fitting(cap)
         writer = blocks.Writer(stream)
         variables.write(writer)
@@ -102,11 +105,16 @@ class Keeper:
             (manifest,), (pickled,), buffers = (parts[tag] for tag in dump.TAGS)
             facts = unpickler.make(manifest, [], cloudpickle).load()
             self._import(facts["modules"])
+            self._preloaded.restore(facts, self._offered)
             variables = unpickler.make(pickled, buffers, cloudpickle)
             for name in facts["names"]:
                 vars(self._module)[name] = _load(variables, name)
         _restore_others(facts)
         return {"restored": len(facts["names"])}
+
+    def _dump(self, library: Any, given: Any, whole: bool) -> dump.Dump:
+        found = self._module, self._offered, self._preloaded
+        return dump.Dump(*found, library, given=given, whole=whole)
 
     def _others(self) -> dict[str, Any]:
         """Return what a session has besides variables and files, as far as it can be saved."""

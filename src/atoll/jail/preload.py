@@ -18,9 +18,10 @@ def load(lines: list[str]) -> tuple[dict[str, ModuleType], list[str]]:
     found: dict[str, ModuleType] = {}
     missing = []
     for line in lines:
-        for module, name in _bindings(line):
+        for module, name, bound in _bindings(line):
             try:
-                found[name] = importlib.import_module(module)
+                importlib.import_module(module)
+                found[name] = sys.modules[bound]
             except Exception as exc:  # noqa: BLE001 - a library may fail in any way as it loads
                 missing.append(f"{module}: {type(exc).__name__}: {exc}"[:300])
     _calm()
@@ -28,13 +29,21 @@ def load(lines: list[str]) -> tuple[dict[str, ModuleType], list[str]]:
     return found, missing
 
 
-def _bindings(line: str) -> list[tuple[str, str]]:
-    """Module and name of each thing that an import statement binds."""
+def _bindings(line: str) -> list[tuple[str, str, str]]:
+    """Return what a statement imports: each module, a name, and the module bound to that name."""
     statement = ast.parse(line).body[0]
     if isinstance(statement, ast.ImportFrom):
-        return [(f"{statement.module}.{a.name}", a.asname or a.name) for a in statement.names]
+        full = {
+            alias.asname or alias.name: f"{statement.module}.{alias.name}"
+            for alias in statement.names
+        }
+        return [(module, name, module) for name, module in full.items()]
     if isinstance(statement, ast.Import):
-        return [(a.name, a.asname or a.name.partition(".")[0]) for a in statement.names]
+        return [
+            (alias.name, alias.asname, alias.name) if alias.asname else (alias.name, top, top)
+            for alias in statement.names
+            for top in [alias.name.partition(".")[0]]
+        ]
     raise ValueError(f"not an import statement: {line!r}")
 
 

@@ -31,7 +31,7 @@ FULL = (
 PACKAGES = "packages"
 """The tier that has imported the packages by name that a sandbox asks for; only if it is named."""
 
-MAKERS = frozenset({"exec", "eval"})
+MAKERS = frozenset({"exec", "eval", "globals", "locals", "vars"})
 """Functions by which code uses names that do not stand in it."""
 
 MOST_READ = 20_000
@@ -63,7 +63,7 @@ def choose(code: str, tiers: Tiers = TIERS) -> str:
 
 
 def makes_code(code: str) -> bool:
-    """Return whether the code may run other code that cannot be seen in it."""
+    """Return whether the code may use names that cannot be seen in it."""
     return bool(_used(code) & MAKERS)
 
 
