@@ -301,7 +301,7 @@ def expand_home(path: str | Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplSettings:
-    """Whether a REPL server is used, and how long to wait for it."""
+    """Whether code runs in warm interpreters, and how long to wait for a REPL server."""
 
     enabled: bool = True
     warmup_seconds: float = 15
@@ -313,12 +313,21 @@ class ReplSettings:
 
     @classmethod
     def from_environment(cls) -> ReplSettings:
-        """Read the settings from the variables REPL_*, with defaults."""
-        return cls(
-            enabled=_switch("REPL_ENABLED"),
-            warmup_seconds=_seconds("REPL_WARMUP_TIMEOUT_SECONDS", 60),
-            health_check_seconds=_seconds("REPL_HEALTH_CHECK_TIMEOUT_SECONDS", 5),
-        )
+        """Read the settings from the variables of REPL_VARIABLES; the defaults are the fields'."""
+        read = {
+            name: _switch(variable) if name == "enabled" else _seconds(variable)
+            for name, variable in REPL_VARIABLES.items()
+            if os.environ.get(variable, "").strip()
+        }
+        return cls(**read)  # type: ignore[arg-type]
+
+
+REPL_VARIABLES = {
+    "enabled": "REPL_ENABLED",
+    "warmup_seconds": "REPL_WARMUP_TIMEOUT_SECONDS",
+    "health_check_seconds": "REPL_HEALTH_CHECK_TIMEOUT_SECONDS",
+}
+"""The environment variable of each field of ReplSettings."""
 
 
 def _switch(name: str) -> bool:
@@ -342,10 +351,10 @@ def parallel_mutations_from_environment() -> bool:
     return bool(os.environ.get(name, "").strip()) and _switch(name)
 
 
-def _seconds(name: str, default: float) -> float:
-    text = os.environ.get(name, "").strip()
+def _seconds(name: str) -> float:
+    text = os.environ[name].strip()
     try:
-        value = float(text or default)
+        value = float(text)
     except ValueError:
         raise ConfigError(f"{name} must be a number of seconds, not {text!r}") from None
     check_positive(name, value)

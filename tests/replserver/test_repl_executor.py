@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from replkit import plain, running, wait_for
 
 import atoll
 from atoll import Capability, ExecutionPolicy, ExecutionTimeoutError, SandboxConfig
-from atoll.config import ReplSettings
+from atoll.config import REPL_VARIABLES, ReplSettings
 from atoll.errors import ConfigError, SandboxClosedError, SandboxLostError, SandboxStartError
 from atoll.replserver.blocking import SyncREPLExecutor
 from atoll.replserver.executor import REPLExecutor
@@ -273,17 +274,17 @@ def test_the_blocking_one_has_the_same_methods():
     assert not alive(pid)
 
 
-@pytest.mark.spec("R2.8", "R2.9")
+@pytest.mark.spec("R2.8", "R2.9", "R2.17")
 def test_settings_from_the_environment(monkeypatch):
-    for name in (
-        "REPL_ENABLED",
-        "REPL_WARMUP_TIMEOUT_SECONDS",
-        "REPL_HEALTH_CHECK_TIMEOUT_SECONDS",
-    ):
+    for name in REPL_VARIABLES.values():
         monkeypatch.delenv(name, raising=False)
-    assert ReplSettings.from_environment() == ReplSettings(
-        enabled=True, warmup_seconds=60, health_check_seconds=5
-    )
+    defaults = ReplSettings(enabled=True, warmup_seconds=15, health_check_seconds=5)
+    assert ReplSettings.from_environment() == ReplSettings() == defaults
+    described = (Path(__file__).parents[2] / "docs" / "repl-server.md").read_text()
+    for name, variable in REPL_VARIABLES.items():
+        default = str(getattr(defaults, name)).lower()
+        row = next(line for line in described.splitlines() if line.startswith(f"| `{variable}`"))
+        assert row.split("|")[2].strip(" `") == default
     monkeypatch.setenv("REPL_ENABLED", "False")
     monkeypatch.setenv("REPL_WARMUP_TIMEOUT_SECONDS", "30")
     monkeypatch.setenv("REPL_HEALTH_CHECK_TIMEOUT_SECONDS", "2.5")

@@ -33,6 +33,28 @@ def test_ready_then_one_response_a_request(program):
     assert server.end() == 0
 
 
+@pytest.mark.spec("R2.17")
+def test_preloads_are_names_of_modules_or_import_statements(program):
+    server = program(
+        "--preload", "decimal", "--preload", "import xml.dom", "--preload", "import calendar as c"
+    )
+    code = "print([globals()[name].__name__ for name in ('decimal', 'xml', 'c')], xml.dom.Node)"
+    response = server.ask(code)
+    assert response["stdout"] == "['decimal', 'xml', 'calendar'] <class 'xml.dom.Node'>\n", response
+
+
+@pytest.mark.spec("R2.17", "R2.8")
+def test_without_repl_mode_each_request_starts_cold_and_state_persists(program, monkeypatch):
+    monkeypatch.setenv("REPL_ENABLED", "false")
+    server = program("--preload", "decimal")
+    names = "print('decimal' in globals(), 'decimal' in __import__('sys').modules)\nx = 41"
+    response = server.ask(names, capture_state=True)
+    assert response["stdout"] == "False False\n"
+    assert server.ask("print(x + 1)", state=response["state"])["stdout"] == "42\n"
+    assert server.end() == 0
+    assert b"importing the libraries" not in server.process.stderr.read()
+
+
 FORGERIES = {
     "print": "print(text)",
     "streams": "import sys; sys.stderr.write(text); sys.__stdout__.write(text)",

@@ -49,6 +49,18 @@ def served(tmp_path: Path) -> Iterator[Restartable]:
     made.stop()
 
 
+@pytest.mark.spec("R2.17", "R2.8")
+def test_without_repl_mode_there_are_no_warm_interpreters(tmp_path, monkeypatch):
+    monkeypatch.setenv("REPL_ENABLED", "false")
+    served = Restartable(tmp_path / "folder")
+    try:
+        session = served.api.session()
+        assert "REPL_ENABLED" in served.api.run(session, "x = 41")["cold_start"]
+        assert served.restart().run(session, "x + 1")["value"] == 42
+    finally:
+        served.stop()
+
+
 def test_sessions_go_on_after_a_restart_with_all_they_had(served: Restartable) -> None:
     api = served.api
     text = api.post("/api/v1/contexts", params={"name": "a"}, content=b"uploaded").json()["id"]

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from atoll.cli.parser import Parser
 
 PRELOAD = (
-    "--preload IMPORT ...  one more import for warm interpreters, such as 'import polars as pl'; "
-    "repeatable"
+    "--preload MODULE ...  one more module that warm interpreters import: its name, or an import "
+    "statement such as 'import polars as pl'; repeatable"
 )
 """The imports of warm interpreters, for every command that keeps some."""
 _LIMITS = """

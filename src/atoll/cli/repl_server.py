@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli import settings
 from atoll.cli.standard_streams import require_stdin
+from atoll.config import ReplSettings
 from atoll.packages.environment import ensure
 from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
@@ -47,6 +48,8 @@ def _pool(args: Namespace, config: SandboxConfig) -> Pool | None:
     """Return a pool of warm sandboxes; None if the options ask for another kind of sandbox."""
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
+        return None
+    if not ReplSettings.from_environment().enabled:
         return None
     pool = Pool(PoolSettings.with_more(args.preload, python=config.python))
     return pool if pool.usable else None

@@ -46,13 +46,19 @@ class PoolSettings:
     parked: int = 2
     most_parked: int = 16
     warm_seconds: float = WARM_SECONDS
+    zygotes: bool = True
+    """Whether guests are forked off warm interpreters; if not, each one starts cold."""
 
     @classmethod
     def with_more(
         cls, lines: list[str], *, python: str | None = None, tier: str | None = None
     ) -> PoolSettings:
-        """The usual tiers, each with these import statements on top; `tier` is for sessions."""
-        more = {name: (*known, *lines) for name, known in tiers.TIERS.items()}
+        """Return the usual tiers with more imported in each; `tier` is for sessions.
+
+        `lines` are names of modules or import statements.
+        """
+        added = [tiers.import_statement(line) for line in lines]
+        more = {name: (*known, *added) for name, known in tiers.TIERS.items()}
         return cls(python=python, tiers=more, default_tier=tier)
 
     def __post_init__(self) -> None:
@@ -86,8 +92,8 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Whether its interpreter can be a zygote."""
-        return self.python.version >= OLDEST
+        """Whether it has zygotes: they are wanted, and its interpreter can be one."""
+        return self.settings.zygotes and self.python.version >= OLDEST
 
     @property
     def _default(self) -> str:
@@ -95,6 +101,8 @@ class Pool:
 
     def why_cold(self, config: SandboxConfig) -> str | None:
         """Return why no zygote can serve this config, so that it starts cold; None if one can."""
+        if not self.settings.zygotes:
+            return "warm interpreters are switched off (REPL_ENABLED=false)"
         if not self.usable:
             return f"a zygote needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
         if config.workspace is not None:

@@ -78,6 +78,12 @@ def _offered(lines: tuple[str, ...]) -> frozenset[str]:
     return frozenset().union(*map(offers, lines))
 
 
+def import_statement(text: str) -> str:
+    """Return an import statement as it is, and the name of a module as the statement for it."""
+    text = text.strip()
+    return f"import {text}" if all(part.isidentifier() for part in text.split(".")) else text
+
+
 def offers(line: str) -> set[str]:
     """Packages and names that an import statement makes available; ConfigError if it is none."""
     try:

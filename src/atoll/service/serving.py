@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
-from atoll.config import expand_home
+from atoll.config import ReplSettings, expand_home
 from atoll.errors import ConfigError, SandboxError
 from atoll.pool import Pool, PoolSettings
 from atoll.service import console
@@ -116,7 +116,12 @@ async def _on_this_machine(
     settings: ServiceSettings, report: Callable[[str], None]
 ) -> AsyncIterator[Service]:
     """Yield a service whose sandboxes come from a pool of its own."""
-    async with Pool(PoolSettings(default_tier=settings.tier, warm_seconds=WARM_SECONDS)) as pool:
+    wanted = PoolSettings(
+        default_tier=settings.tier,
+        warm_seconds=WARM_SECONDS,
+        zygotes=ReplSettings.from_environment().enabled,
+    )
+    async with Pool(wanted) as pool:
         made = Service(settings, pool.open, pool.stats, pool.run)  # its folder may be bad
         if pool.usable:
             report("importing the libraries that warm sandboxes have")
