@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-_NEW_MOUNTS = 0x00020000
+_NEW_MOUNTS, _NEW_GROUPS = 0x00020000, 0x02000000
 _CLONING = (1 << 18) | (1 << 21)  # CAP_SYS_CHROOT, CAP_SYS_ADMIN over its own user namespace
 _CAPABILITY_VERSION_3 = 0x20080522
 FD_BYTES = 4
@@ -31,7 +31,8 @@ def enter(status_fd: int, folder: str) -> None:
     _set_capabilities(_CLONING)
     mounts, place = receive_fds(status_fd, 2)
     _call("setns", mounts, _NEW_MOUNTS)
-    _call("unshare", _NEW_MOUNTS)  # below the root of the other: no mount is listed then
+    # Below the root of the other no mount is listed; the clone's own group is the root of groups.
+    _call("unshare", _NEW_MOUNTS | _NEW_GROUPS)
     os.fchdir(place)
     os.chroot(".")
     _set_capabilities(0)

@@ -120,10 +120,10 @@ class CloneRecord(JailRecord):
 
     def _keep_namespace(self, flags: int) -> bool:
         """Hold the mount namespace of the clone's root open before the clone leaves it."""
-        if flags == syscalls.CLONE_NEWNS and self._kept_namespace is None:
+        if flags == steps.HIDING and self._kept_namespace is None:
             path = f"/proc/{self._pid}/ns/mnt"
             self._kept_namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return flags == syscalls.CLONE_NEWNS
+        return flags == steps.HIDING
 
     def _on_status(self) -> None:
         try:

@@ -35,13 +35,12 @@ DEVICE_PATHS = ["/dev"]
 TCP_BUFFER = b"4096 16384 131072"
 HOST_NAME = "atoll"
 SHARED_NAMESPACES = (
-    syscalls.CLONE_NEWNS
-    | syscalls.CLONE_NEWNET
-    | syscalls.CLONE_NEWIPC
-    | syscalls.CLONE_NEWUTS
-    | syscalls.CLONE_NEWCGROUP
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 )
-"""What a jail has of its own, but for pids and users: those a process enters in other ways."""
+"""What a jail has of its own, but for pids, users and control groups: those a process enters in
+other ways."""
+HIDING = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWCGROUP
+"""Namespaces that a guest enters last, in its control group: they show nothing of the host."""
 CLONING = (1 << 18) | (1 << 21)
 """CAP_SYS_CHROOT and CAP_SYS_ADMIN, in a user namespace that owns nothing but mount namespaces of
 its clones. They are permitted, not effective: `capset` raises them, and the filter asks the
@@ -107,8 +106,12 @@ def namespaces(jail: Jail) -> int:
 
     That one gives the capabilities that the other steps need.
     """
-    own_user = syscalls.CLONE_NEWUSER if jail.host_uid is None else 0
-    return syscalls.CLONE_NEWPID | SHARED_NAMESPACES | own_user if jail.jailed else 0
+    if not jail.jailed:
+        return 0
+    more = syscalls.CLONE_NEWUSER if jail.host_uid is None else 0
+    if jail.container:  # it does not take the step hide_host_paths
+        more |= syscalls.CLONE_NEWCGROUP
+    return syscalls.CLONE_NEWPID | SHARED_NAMESPACES | more
 
 
 def map_user(jail: Jail) -> None:
@@ -221,17 +224,18 @@ def become_guest(jail: Jail) -> None:
     users.become_guest(jail.host_uid, jail.proc_fd)
 
 
-def hide_mount_table(jail: Jail) -> None:
-    """Hide all mounts, and so host paths, from /proc/self/mountinfo.
+def hide_host_paths(jail: Jail) -> None:
+    """Hide all mounts from /proc/self/mountinfo, and the group's path from /proc/self/cgroup.
 
     Move into a copy of the mount namespace, but keep the root of the first one: the kernel lists
     only mounts of the process's own namespace below its root, so none. The first namespace must
-    stay alive: by its pid 1, or by the descriptor that is kept here.
+    stay alive: by its pid 1, or by the descriptor that is kept here. A new cgroup namespace has
+    the group that the process is in for its root, so it comes after join_cgroup.
     """
     if jail.init < 0:
         jail.mount_namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     here = os.open("/", os.O_PATH | os.O_DIRECTORY)
-    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.unshare(HIDING)
     os.fchdir(here)
     os.chroot(".")
     os.close(here)
@@ -322,7 +326,7 @@ STARTED: tuple[Step, ...] = (
     set_up_network,
     build_root,
     become_guest,
-    hide_mount_table,
+    hide_host_paths,
     enter_folder,
     set_rlimits,
     forbid_new_privileges,
@@ -353,7 +357,7 @@ FORKED: tuple[Step, ...] = (
     mount_own_proc,
     limit_disk,
     become_guest,
-    hide_mount_table,
+    hide_host_paths,
     enter_folder,
     set_rlimits,
     forbid_new_privileges,

@@ -62,7 +62,8 @@ def become(
         users.enter_user_range(first, proc)
     else:
         users.enter_own_user_namespace(seen_as=0)
-    syscalls.unshare(syscalls.CLONE_NEWPID | steps.SHARED_NAMESPACES)
+    own = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWCGROUP
+    syscalls.unshare(own | steps.SHARED_NAMESPACES)
     steps.set_host_name()
     pid = os.fork()
     if pid:
