@@ -192,3 +192,112 @@ def test_raw_forms_are_displayed_by_their_media_types(box):
 def test_a_figure_that_is_displayed_is_given_once(plots):
     result = plots.execute(PLOT + "figure, axes = plt.subplots(); display(figure); display(axes)")
     assert len(result.displays) == 2  # as it was at each of the two calls
+
+
+@pytest.fixture(params=["stand-in", "IPython"])
+def notebook(request, open_box):
+    """A sandbox without IPython, where a stand-in takes its place, and one that has it."""
+    box = open_box()
+    if box.execute("import sys; 'IPython' in sys.modules").value is not False:
+        pytest.skip("the stand-in or IPython was imported before")
+    paths = (
+        "from importlib.machinery import PathFinder\nPathFinder.find_spec('IPython') is not None"
+    )
+    installed = box.execute(paths).value
+    if request.param == "IPython" and not installed:
+        pytest.skip("the guest's interpreter has no IPython")
+    if request.param == "stand-in" and installed:
+        box.execute(WITHOUT_IPYTHON)
+    is_real = "import IPython; hasattr(IPython, 'InteractiveShell')"
+    assert box.execute(is_real).value is (request.param == "IPython")
+    return box
+
+
+WITHOUT_IPYTHON = """
+import importlib.machinery as machinery
+find = machinery.PathFinder.find_spec
+def find_others(name, path=None, target=None):
+    return None if name.partition(".")[0] == "IPython" else find(name, path, target)
+machinery.PathFinder.find_spec = find_others
+"""
+PNG = b"\x89PNG\r\n\x1a\n0000"
+IPYTHON_FORMS = f"""
+from IPython.display import HTML, JSON, SVG, Image, Latex, Markdown, clear_output, display
+open("x.png", "wb").write({PNG!r})
+display(HTML("<b>é</b>"), Markdown("# m"))
+clear_output(wait=True)
+display(Latex("$x$"))
+display(SVG("<svg xmlns='http://www.w3.org/2000/svg'/>"))
+display(JSON({{"a": 1}}))
+display(Image(data={PNG!r}, format="png"))
+HTML("last")
+"""
+
+
+def test_what_is_displayed_by_ipython_is_in_the_result(notebook):
+    result = notebook.execute(IPYTHON_FORMS)
+    assert (result.error, result.stderr) == (None, "")
+    assert [kind for kind, _ in shown(result)] == [
+        "text/html",
+        "text/markdown",
+        "text/latex",
+        "image/svg+xml",
+        "application/json",
+        "image/png",
+        "text/html",
+    ]
+    data = [one.data for one in result.displays]
+    assert data[:3] == ["<b>é</b>".encode(), b"# m", b"$x$"]
+    assert b"<svg" in data[3]
+    assert data[4:] == [b'{"a": 1}', PNG, b"last"]
+
+
+def test_ipython_itself_is_imported_and_has_no_shell(notebook):
+    code = "import IPython\nIPython.display.display(IPython.display.HTML('<i>'))\nIPython.get_ipython()"
+    result = notebook.execute(code)
+    assert (result.error, shown(result), result.value) == (None, [("text/html", b"<i>")], None)
+
+
+def test_other_functions_of_ipython_show_values_too(notebook):
+    result = notebook.execute(
+        "from IPython.display import *\n"
+        "display(Javascript('alert(1)'))\n"
+        "handle = display(HTML('a'), display_id=True); handle.update(HTML('b'))\n"
+        "update_display(HTML('c'), display_id=handle.display_id)\n"
+        "publish_display_data({'text/html': 'd'})\n"
+        "display({'text/html': 'e', 'text/plain': 'E'}, raw=True)"
+    )
+    assert (result.error, result.stderr) == (None, "")
+    assert [one.data for one in result.displays] == [b"a", b"b", b"c", b"d", b"e"]
+    assert result.stdout.splitlines()[0] == "alert(1)"
+    assert result.stdout.splitlines()[-1] == "E"
+
+
+@pytest.mark.needs(Capability.DISPLAY, Capability.FILES)
+def test_a_picture_is_read_from_its_file(notebook):
+    start = f"from IPython.display import Image\nopen('p.png', 'wb').write({PNG!r})\n"
+    for image in ("Image('p.png')", "Image(filename='p.png')"):
+        assert shown(notebook.execute(f"{start}{image}")) == [("image/png", PNG)]
+    jpeg = "open('p.jpg', 'wb').write(b'\\xff\\xd8\\xff\\xe0rest'); Image('p.jpg')"
+    assert shown(notebook.execute(jpeg)) == [("image/jpeg", b"\xff\xd8\xff\xe0rest")]
+    [by_address] = notebook.execute("Image(url='https://example.com/x.png')").displays
+    assert b'src="https://example.com/x.png"' in by_address.data
+
+
+def test_frames_and_figures_displayed_by_ipython(plots):
+    result = plots.execute(
+        f"{PLOT}import pandas as pd\nfrom IPython.display import display\n"
+        "figure, axes = plt.subplots(); display(pd.DataFrame({'n': [1]})); display(figure)"
+    )
+    assert [kind for kind, _ in shown(result)] == ["text/html", "image/png"]
+
+
+@pytest.mark.needs(Capability.DISPLAY, Capability.SAVE)
+def test_what_came_from_ipython_is_saved(notebook, open_box):
+    notebook.execute(
+        "import IPython\nfrom IPython.display import HTML, clear_output, display\nx = HTML('x')"
+    )
+    state = notebook.save()
+    restored = open_box(state=state)
+    result = restored.execute("clear_output(); display(x)")
+    assert (result.error, shown(result)) == (None, [("text/html", b"x")])

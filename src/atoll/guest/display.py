@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_DISPLAYS = 16
 MAX_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 8 << 20
-PNG = "image/png"
+PNG, JPEG = "image/png", "image/jpeg"
 JSON = "application/json"
 METHODS = (
     ("_repr_html_", "text/html"),
@@ -29,7 +29,8 @@ METHODS = (
     ("_repr_png_", PNG),
     ("_repr_json_", JSON),
 )
-MEDIA_TYPES = frozenset(media_type for _, media_type in METHODS)
+MEDIA_TYPES = frozenset((*(media_type for _, media_type in METHODS), JPEG))
+"""JPEG only in a bundle: a value with that method is PNG as well."""
 _BUNDLE = "_repr_mimebundle_"
 _PYPLOT = "matplotlib.pyplot"
 _MAX_REASON = 200
@@ -156,7 +157,7 @@ def _as_bytes(media_type: str, data: Any) -> bytes:
         data = json.dumps(data)
     if not isinstance(data, str):
         return bytes(memoryview(data))
-    if media_type == PNG:
+    if media_type in (PNG, JPEG):
         return bytes_of(data)
     return data.encode("utf-8", "replace")
 

@@ -1,4 +1,4 @@
-"""Changes modules of the standard library when guest code imports them: a start does not pay."""
+"""Changes modules, or makes missing ones, when guest code imports them: a start does not pay."""
 
 from __future__ import annotations
 
@@ -63,3 +63,27 @@ class ChangingFinder:
             loader.exec_module = exec_module
         except AttributeError:
             pass  # not a loader of files: the module stays as it is
+
+
+class StandInFinder:
+    """A finder, asked after all others, that makes the modules of a package that is missing."""
+
+    def __init__(self, modules: dict[str, bool], contents: Callable[[str], dict[str, Any]]) -> None:
+        """`modules`: by name, whether it is a package. `contents` returns what a module holds."""
+        self._modules, self._contents = modules, contents
+
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
+        """Return the spec of a module to make; None if the package is not the stand-in."""
+        if name not in self._modules or path:  # a real package has folders
+            return None
+        import _frozen_importlib
+
+        is_package = self._modules[name]
+        return _frozen_importlib.ModuleSpec(name, self, is_package=is_package)  # type: ignore[arg-type]
+
+    def create_module(self, _spec: Any) -> None:
+        """Have the import system make the module."""
+
+    def exec_module(self, module: Any) -> None:
+        """Fill a module that was made."""
+        vars(module).update(self._contents(module.__name__))

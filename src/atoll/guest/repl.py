@@ -6,6 +6,7 @@ import builtins
 import sys
 
 from . import display, explain, private, tracebacks, values
+from .imports import StandInFinder, when_loaded
 from .preloaded import Preloaded
 from .sources import CellSources
 from .splitting import compile_plain
@@ -33,6 +34,14 @@ COMPILER_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, Memor
 _NO_CELL = (KeyboardInterrupt, RecursionError, MemoryError)
 """What may be raised before a cell has begun."""
 _PROBE = compile("0", "<probe>", "eval")
+_IPYTHON = {
+    "IPython": True,
+    "IPython.core": True,
+    "IPython.core.display": False,
+    "IPython.core.display_functions": False,
+    "IPython.display": False,
+}
+"""Modules that display values; whether each is a package."""
 _hooks = ((sys.gettrace, sys.settrace), (sys.getprofile, sys.setprofile))
 
 
@@ -76,15 +85,21 @@ class Repl:
             outcome["displays"] = self._shown.displays
         return outcome
 
-    def display(self, *values: Any, raw: bool = False, **_options: Any) -> None:
+    def display(
+        self, *values: Any, raw: bool = False, display_id: Any = None, **_options: Any
+    ) -> Any:
         """Show values as a notebook does: print each, and add its richer forms to the result.
 
-        With `raw`, each value is a dict of such forms by their media types.
+        With `raw`, each value is a dict of such forms by their media types. With `display_id`,
+        return a handle that shows further values.
         """
         for value in values:
             bundle = display.Bundle(value) if raw else value
             print(repr(bundle))  # noqa: T201 - to where guest code prints
             self._shown.add(bundle)
+        if display_id is None:
+            return None
+        return self._load("ipython").replaced(self.offered["display"])["DisplayHandle"](display_id)
 
     def validate(self, code: str) -> dict[str, Any]:
         """Return whether `code` compiles as a cell, or where and why not; nothing of it runs."""
@@ -109,6 +124,16 @@ class Repl:
     def serve_inspect(self) -> None:
         """Let `inspect` find the source of classes that cells define, once it is imported."""
         self._sources.serve_inspect()
+
+    def serve_ipython(self) -> None:
+        """Let `IPython.display` show values in the cell's result, with or without IPython."""
+        show = self.offered["display"]  # the same object: a saved state knows it by identity
+        for name, is_package in _IPYTHON.items():
+            if not is_package:
+                when_loaded(name, lambda module: self._load("ipython").redirect(module, show))
+        sys.meta_path.append(
+            StandInFinder(_IPYTHON, lambda name: self._load("ipython").contents(name, show))
+        )
 
     def magic(self, *args: Any) -> Any:
         """Run a magic: the cell's `!ls` or `%time` was rewritten to a call of this."""

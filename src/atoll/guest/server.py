@@ -141,6 +141,7 @@ class Server:
         self._offer_names([] if "agent" in params else params.get("tools", []))
         no_network.install(params.get("network"))
         self._repl.serve_inspect()
+        self._repl.serve_ipython()
         self._limit_memory(params.get("memory_bytes"))
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False

@@ -39,7 +39,7 @@ import sys, tempfile, textwrap, threading, time, traceback, types, typing, uuid,
 sys.path.append({GUEST_CODE!r})
 from guest import chain, dump, embedded, explorer, folder, interrupt, loop, pickler, pyodide, state
 from guest import work_tools
-from guest import awaiting, compiling, lazy, magic_commands, tools, unpickler, variables
+from guest import awaiting, compiling, ipython, lazy, magic_commands, tools, unpickler, variables
 sys.path.remove({GUEST_CODE!r})
 """
 
