@@ -41,11 +41,9 @@ endif
 export DENO_TLS_CA_STORE UV_SYSTEM_CERTS
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > shares,background,errors,extras,certificates,forks,piped_child,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \
-	search > files,config,availability,context,output > \
-	explore,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,turns > \
-	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web,retrieval > memory > egress > shell,launch > packages > \
-	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations
+LAYERS := guest > errors,extras > policy > concurrency,text > network,types,log > config,search > files,rpc > \
+	sandbox > jail,state > egress > launch,shell > packages > backends > factory > aio,agent,hosting > \
+	replserver,daemon > fleet > service > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-fleet chaos-fleet test-pythons test-llm test-plugs check format spec bench eval soak soak-http docs clean

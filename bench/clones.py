@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from atoll import ExecutionPolicy, SyncSandbox
+from atoll.concurrency.portal import Portal
 from atoll.config import SandboxConfig
-from atoll.pool import Pool, PooledSandbox
-from atoll.portal import Portal
+from atoll.hosting.pool import Pool, PooledSandbox
 from bench import kernel, warm
 from bench.execute import CELL, CELLS, timed_in
 from bench.rows import Arms, Goal, needs, row, timed

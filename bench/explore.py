@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.explore.index import ContextIndex
+from atoll.search.index import ContextIndex
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.files.blocks import load_numpy
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
+from atoll.search.blocks import load_numpy
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from atoll.fleet import cluster
 from atoll.fleet.client import Fleet
 from atoll.fleet.log import SessionLog
 from atoll.fleet.store import Store
-from atoll.pool import Pool, PoolSettings
+from atoll.hosting.pool import Pool, PoolSettings
 from bench.local_fleet import LocalFleet, free_port
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from atoll.pool import TIERS
+from atoll.hosting.pool import TIERS
 from bench import warm
 from bench.rows import Arms, Goal, row, timed
 

@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.memory.episodic import EpisodicMemory
-from atoll.memory.learner import Learner
-from atoll.memory.planner import quality
+from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.learner import Learner
+from atoll.agent.memory.planner import quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from atoll.memory.vectors import Embedder
+    from atoll.agent.memory.vectors import Embedder
 
 WAYS = ("direct", "scan", "search", "delegated")
 DEFAULT = "mixed"

@@ -30,7 +30,8 @@ def zygote_hosts_and_zygotes(supervisor: int | None) -> list[tuple[int, int]]:
         (zygote_host, child)
         for zygote_host in _children(supervisor)
         for child in _children(zygote_host)
-        if "atoll.jail.zygote" in _command(child) and _namespace(child) == _namespace(zygote_host)
+        if "atoll.jail.zygote.main" in _command(child)
+        and _namespace(child) == _namespace(zygote_host)
     ]
 
 

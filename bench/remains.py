@@ -8,8 +8,8 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from atoll.jail import cgroup
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import cgroup
+from atoll.jail.supervisor.process import supervisor
 from bench import processes
 
 MOST_GROWTH = 0.05

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.retrieval import Retriever, reranking
-from atoll.retrieval.chunks import chunk
-from atoll.retrieval.words import query_words
+from atoll.agent.retrieval import Retriever, reranking
+from atoll.agent.retrieval.chunks import chunk
+from atoll.agent.retrieval.words import query_words
 from bench.docstrings import make_set
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 

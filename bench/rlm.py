@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from atoll.context import Context
-from atoll.rlm.blocking import RLM
-from atoll.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.blocking import RLM
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.sandbox.context import Context
 from bench.rows import Arms, Goal, row
 
 if TYPE_CHECKING:

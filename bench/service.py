@@ -175,9 +175,9 @@ def _delay_of_a_pipe() -> float:
 @contextlib.contextmanager
 def _serving(pool: warm.Warm) -> Iterator[tuple[str, int, str]]:
     """Yield a service on the pool of all rows, in the pool's event loop."""
-    from atoll.service import serving  # noqa: PLC0415 - an extra
-    from atoll.service.keys import Quota  # noqa: PLC0415
-    from atoll.service.service import Service  # noqa: PLC0415
+    from atoll.service.access.keys import Quota  # noqa: PLC0415
+    from atoll.service.core.service import Service  # noqa: PLC0415
+    from atoll.service.http import serving  # noqa: PLC0415 - an extra
     from atoll.service.settings import ServiceSettings  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:

@@ -25,9 +25,9 @@ import atoll
 from atoll.config import SandboxConfig
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Storage
-from atoll.jail.supervisor_client import supervisor
-from atoll.pool import Pool, PooledSandbox
+from atoll.hosting.pool import Pool, PooledSandbox
+from atoll.hosting.sessions import Storage
+from atoll.jail.supervisor.process import supervisor
 from atoll.state.store import SqliteStateStore
 from bench import processes, remains
 

@@ -20,8 +20,8 @@ READY_SECONDS = 120
 ADD_KEY = """
 import json, sys
 from pathlib import Path
-from atoll.service.keys import Keys, Quota
-from atoll.service.ledger import Ledger
+from atoll.service.access.keys import Keys, Quota
+from atoll.service.storage.database import Ledger
 print(Keys(Ledger(Path(sys.argv[1]))).add(quota=Quota(**json.loads(sys.argv[2]))))
 """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.config import SandboxConfig
-    from atoll.pool import PooledSandbox
+    from atoll.hosting.pool import PooledSandbox
     from bench.rows import Probe, Scale
 
 SEED_SECONDS = 0.190

@@ -9,8 +9,8 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.config import SandboxConfig
+from atoll.hosting.pool import Pool, PooledSandbox
 from atoll.launch.guest_handle import limits_of
-from atoll.pool import Pool, PooledSandbox
 from bench.rows import UnavailableError
 
 if TYPE_CHECKING:

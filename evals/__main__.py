@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import Store
 from atoll.cli.argument_types import size
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import Store
 from evals.answers import Answers
 from evals.arms import ARMS, Setup
 from evals.asking import ask

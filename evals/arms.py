@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import atoll
+from atoll.agent.rlm.models.resolve import resolve
+from atoll.agent.rlm.models.types import Message
+from atoll.agent.trajectory.events import ModelAnswered
 from atoll.errors import ModelError
-from atoll.rlm.models.resolve import resolve
-from atoll.rlm.models.types import Message
 from atoll.text.tokens import estimate
-from atoll.trajectory.events import ModelAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.rlm.models.resolve import AnyModel
-    from atoll.rlm.models.types import Completion, Model
+    from atoll.agent.rlm.models.resolve import AnyModel
+    from atoll.agent.rlm.models.types import Completion, Model
     from evals.tasks import Task
 
 SHARES = (0.75, 0.65, 0.5, 0.4)

@@ -28,10 +28,10 @@ from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.pyodide.launch import parked
 from atoll.backends.wasm import build
 from atoll.daemon import lifecycle
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
-from atoll.jail import cgroup
-from atoll.jail.supervisor_client import supervisor
+from atoll.hosting.limits import DaemonLimits
+from atoll.jail.measure import cgroup
+from atoll.jail.supervisor.process import supervisor
 from atoll.packages.progress import Progress
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _in_use(daemon: OwnDaemon) -> int:
     supervisors = _children(daemon.pid)
     zygote_hosts = _zygote_hosts({jail for one in supervisors for jail in _children(one)})
     below = {child for zygote_host in zygote_hosts for child in _children(zygote_host)}
-    guests = sum(len(_children(pid)) for pid in below if _runs(pid, b"atoll.jail.zygote"))
+    guests = sum(len(_children(pid)) for pid in below if _runs(pid, b"atoll.jail.zygote.main"))
     try:
         facts = lifecycle.status(daemon.place)
     except atoll.AtollError:  # a test pretends to be somebody else
@@ -350,7 +350,9 @@ def _denos(pids: set[str]) -> set[str]:
 
 def _zygote_hosts(pids: set[str]) -> set[str]:
     return {
-        pid for pid in pids if any(_runs(child, b"atoll.jail.zygote") for child in _children(pid))
+        pid
+        for pid in pids
+        if any(_runs(child, b"atoll.jail.zygote.main") for child in _children(pid))
     }
 
 

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from atoll.service import serving
-from atoll.service.keys import SCOPES, Quota
-from atoll.service.service import Service
+from atoll.service.access.keys import SCOPES, Quota
+from atoll.service.core.service import Service
+from atoll.service.http import serving
 from atoll.service.settings import ServiceSettings
 
 

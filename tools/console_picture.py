@@ -20,7 +20,7 @@ import console_browser as browser  # type: ignore[import-not-found]  # noqa: E40
 import own_service  # type: ignore[import-not-found]  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from atoll.service.keys import SCOPES  # noqa: E402
+from atoll.service.access.keys import SCOPES  # noqa: E402
 
 TARGET = ROOT / "docs/assets/console.png"
 COLOURS = 96

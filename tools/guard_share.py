@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted import made
 from atoll.backends.restricted.repl import RestrictedRepl
-from atoll.guard import check
-from atoll.guard.offered import MODULES
+from atoll.sandbox.guard import check
+from atoll.sandbox.guard.offered import MODULES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

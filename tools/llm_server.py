@@ -3,7 +3,7 @@
     python tools/llm_server.py            prints http://127.0.0.1:PORT and serves until it is ended
     python tools/llm_server.py --fetch    only downloads the weights
 
-The work is done by atoll.rlm.models.local, which `atoll model` uses too.
+The work is done by atoll.agent.rlm.models.local, which `atoll model` uses too.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import Store, in_words
 from atoll.errors import AtollError
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import Store, in_words
 
 
 def main() -> int:

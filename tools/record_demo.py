@@ -4,8 +4,8 @@
     python tools/record_demo.py http://127.0.0.1:N/v1  asks a server that runs already
     python tools/record_demo.py --rebind              keeps the replies, writes today's requests
 
-The recording is written over src/atoll/cli/demo_recording.jsonl if the run gave an answer. Set
-RECORDED_ON in src/atoll/cli/demo.py afterwards.
+The recording is written over cli/commands/demo_recording.jsonl if the run gave an answer. Set
+RECORDED_ON in src/atoll/cli/commands/demo.py afterwards.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from atoll import RLM, Budget
-from atoll.cli import demo
-from atoll.rlm.models.endpoint import Limits
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import Store
-from atoll.rlm.models.recorded import Recorder
-from atoll.rlm.models.resolve import resolve
+from atoll.agent.rlm.models.endpoint import Limits
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import Store
+from atoll.agent.rlm.models.recorded import Recorder
+from atoll.agent.rlm.models.resolve import resolve
+from atoll.cli.commands import demo
 
 if TYPE_CHECKING:
-    from atoll.rlm.models.types import Model
+    from atoll.agent.rlm.models.types import Model
 
 SECONDS = 3_600.0
 

@@ -53,7 +53,7 @@ def _hint(name: str) -> str:
         return ""
     if name in ("run", "exec", "eval", "execute", "run_code"):
         return ": open a sandbox, `with atoll.create_sandbox() as box: box.execute(code)`"
-    closest: str = import_module("atoll.name_hints").closest(name, _homes())
+    closest: str = import_module("atoll.text.name_hints").closest(name, _homes())
     return closest
 
 

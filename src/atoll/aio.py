@@ -5,23 +5,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
-from atoll.context import warn_of_path
 from atoll.factory import Opening, merge
+from atoll.sandbox.context import warn_of_path
 
 if TYPE_CHECKING:
+    from atoll.agent.environment.core import REPLEnvironment
+    from atoll.agent.rlm.core import RLM
     from atoll.backends.wasm.sandbox import PythonSandbox, run_untrusted_python
     from atoll.config import SandboxConfig
-    from atoll.environment.core import REPLEnvironment
     from atoll.factory import SandboxOptions
-    from atoll.rlm.core import RLM
     from atoll.shell.local import LocalSandbox
     from atoll.shell.sandbox import ShellSandbox
 
 _HOMES = {
     "LocalSandbox": "shell.local",
     "PythonSandbox": "backends.wasm.sandbox",
-    "REPLEnvironment": "environment.core",
-    "RLM": "rlm.core",
+    "REPLEnvironment": "agent.environment.core",
+    "RLM": "agent.rlm.core",
     "ShellSandbox": "shell.sandbox",
     "run_untrusted_python": "backends.wasm.sandbox",
 }

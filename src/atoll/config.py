@@ -14,11 +14,11 @@ from pathlib import Path
 from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
-from atoll import requirements
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
 from atoll.network import NetworkPolicy
 from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive, checked_keywords
+from atoll.text import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
+from atoll.concurrency.portal import Portal
 from atoll.config import PRELOADS, SandboxConfig
-from atoll.context import warn_of_path
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy, check_keys
-from atoll.portal import Portal
-from atoll.sync import SyncSandbox
-from atoll.tools import by_name
+from atoll.sandbox.blocking import SyncSandbox
+from atoll.sandbox.context import warn_of_path
+from atoll.sandbox.tools import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atoll.log import SandboxLogger
     from atoll.network import NetworkPolicy
     from atoll.policy import Capability, Isolation
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
 
 ConfigT = TypeVar("ConfigT", bound=SandboxConfig)
 SERVED = frozenset({"daemon", "remote", "ray"})

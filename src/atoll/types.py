@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import markup, name_hints
+from atoll.text import markup, name_hints
 
 if TYPE_CHECKING:
     import asyncio

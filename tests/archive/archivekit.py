@@ -8,9 +8,9 @@ import struct
 import tarfile
 import zipfile
 
-from atoll.archive.limits import ArchiveLimits, Clock
-from atoll.archive.reader import Reader, open_reader
-from atoll.archive.source import Source, as_descriptor
+from atoll.agent.archive.limits import ArchiveLimits, Clock
+from atoll.agent.archive.reader import Reader, open_reader
+from atoll.agent.archive.source import Source, as_descriptor
 
 
 class Opened:

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from atoll.archive.confined import FRAME, serve
+from atoll.agent.archive.confined import FRAME, serve
 from atoll.errors import ArchiveError
 
 _ANSWERS = 3

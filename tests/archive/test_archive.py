@@ -15,8 +15,8 @@ import pytest
 from archivekit import make_7z, make_pdf, make_tar, make_zip
 
 import atoll
-from atoll.archive import ArchiveLimits, Hit, Member, open_archive
-from atoll.archive.process import Process
+from atoll.agent.archive import ArchiveLimits, Hit, Member, open_archive
+from atoll.agent.archive.process import Process
 
 pytestmark = pytest.mark.spec("R4.5")
 FILES = {"docs/a.txt": b"first\nthe needle is here\n", "b.txt": b"no\nneedle too"}
@@ -207,7 +207,7 @@ def test_a_reader_that_a_file_takes_over_or_down_does_no_harm(operation, error):
 @pytest.mark.usefixtures("bad_reader")
 @pytest.mark.parametrize("operation", ["spin", "sleep"])
 def test_a_reader_that_hangs_is_killed_at_its_time(operation, monkeypatch):
-    monkeypatch.setattr("atoll.archive.process._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("atoll.agent.archive.process._GRACE_SECONDS", 0.1)
     with pytest.raises(atoll.ArchiveLimitError, match=r"max_seconds=0\.2"):
         bad_process(operation, seconds=0.2)
 

@@ -13,7 +13,7 @@ import pytest
 from archivekit import Opened, make_7z, make_tar, make_zip, tar_block
 
 import atoll
-from atoll.archive import ArchiveLimits, open_archive, sevens
+from atoll.agent.archive import ArchiveLimits, open_archive, sevens
 from atoll.errors import ArchiveLimitError
 
 pytestmark = pytest.mark.spec("R4.5", "R4.20")

@@ -14,8 +14,8 @@ import pytest
 from archivekit import make_7z, make_pdf, make_tar, make_zip
 
 import atoll
-from atoll.archive import open_archive, process
-from atoll.archive.process import Process
+from atoll.agent.archive import open_archive, process
+from atoll.agent.archive.process import Process
 
 pytestmark = pytest.mark.spec("R4.5", "R4.20")
 HERE = Path(__file__).resolve().parent
@@ -33,7 +33,7 @@ def attempts_are_found(monkeypatch):
 def no_walls(monkeypatch):
     """As on a machine whose system calls are not known."""
     boot = "import_module(sys.argv[1])"
-    other = "import_module('atoll.jail.syscalls').ARCH = 'none'; "
+    other = "import_module('atoll.jail.walls.syscalls').ARCH = 'none'; "
     monkeypatch.setattr(process, "_BOOT", process._BOOT.replace(boot, other + boot))
 
 

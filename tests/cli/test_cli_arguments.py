@@ -10,7 +10,9 @@ import pytest
 
 from atoll import __version__
 from atoll.backends import registry
-from atoll.cli import argument_types, arguments, completion, help_texts, serve_arguments
+from atoll.cli import argument_types, arguments
+from atoll.cli.commands import completion, serve_arguments
+from atoll.cli.terminal import help_texts
 from atoll.config import DURABILITIES
 from atoll.policy import Isolation
 

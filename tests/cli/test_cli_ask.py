@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import atoll as library
+from atoll.agent.rlm.models.recorded import Recorder
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.trajectory import RunEnded
+from atoll.agent.trajectory.reader import read
 from atoll.extras import install_command
-from atoll.rlm.models.recorded import Recorder
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.trajectory import RunEnded
-from atoll.trajectory.reader import read
 
 QUESTION = "Where is the key?"
 NEEDLE = "Ilse hid the key under the third step."
@@ -263,7 +263,7 @@ def test_a_model_that_fails_exits_with_1(ask, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_named_with_its_port(ask, monkeypatch):
-    monkeypatch.setattr("atoll.rlm.models.client._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("atoll.agent.rlm.models.client._FIRST_WAIT", 0.001)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
     code, out, err = ask("--model", "local/x", "--base-url", url, "--quiet")

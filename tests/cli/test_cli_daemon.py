@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.cli import daemon
+from atoll.cli.commands import daemon
 from atoll.daemon import lifecycle
 from atoll.daemon.paths import DaemonPaths
 

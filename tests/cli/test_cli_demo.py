@@ -15,10 +15,10 @@ import pytest
 from test_cli_ask import alive, appears, descendants, on_a_terminal
 
 from atoll import RLM, Budget
-from atoll.cli import demo
-from atoll.rlm.models.local.weights import QWEN
-from atoll.rlm.models.recorded import Replay
-from atoll.trajectory import CodeRan
+from atoll.agent.rlm.models.local.weights import QWEN
+from atoll.agent.rlm.models.recorded import Replay
+from atoll.agent.trajectory import CodeRan
+from atoll.cli.commands import demo
 
 PATIENCE_SECONDS = 60
 ANSWER = "broke down on the Elm Street bridge"

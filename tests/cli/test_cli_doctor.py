@@ -17,14 +17,15 @@ import pytest
 from ordinary_user import SOURCE, USER, run_as_user
 
 from atoll import extras
-from atoll.availability import Availability
 from atoll.backends import registry
-from atoll.cli import attacks, doctor, selfcheck
-from atoll.cli.attack_report import AttackReport, AttackResult
-from atoll.cli.canaries import MARK, Canaries
-from atoll.cli.colours import Colours
+from atoll.cli.commands import doctor
+from atoll.cli.selfcheck import attacks, check
+from atoll.cli.selfcheck.attack_report import AttackReport, AttackResult
+from atoll.cli.selfcheck.canaries import MARK, Canaries
+from atoll.cli.terminal.colours import Colours
 from atoll.config import SandboxConfig
 from atoll.policy import Isolation
+from atoll.sandbox.availability import Availability
 
 _ENTRY = "from atoll.cli.main import main\nsys.exit(main())"
 BITING = (
@@ -223,9 +224,9 @@ def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
 
 async def _judge(code: str, **fields: object) -> AttackResult:
     attack = attacks.Attack(name="x", category="x", claim="x", code=code, **fields)
-    config, _ = await selfcheck._prepare(SandboxConfig())
+    config, _ = await check._prepare(SandboxConfig())
     async with Canaries() as bait:
-        return await selfcheck.judge(config, attack, bait)
+        return await check.judge(config, attack, bait)
 
 
 async def test_a_leak_by_an_error_counts():
@@ -244,8 +245,8 @@ async def test_a_sandbox_that_does_not_answer_afterwards_counts():
 async def test_a_file_outside_counts_and_is_removed():
     async with Canaries() as bait:
         (bait.outside / "left").touch()
-        assert selfcheck._outside(bait) == "left left on the host"
-        assert selfcheck._outside(bait) == ""
+        assert check._outside(bait) == "left left on the host"
+        assert check._outside(bait) == ""
 
 
 def _wait_until_executed(pid: int, label: str) -> None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from atoll.memory.episodic import EpisodicMemory
-from atoll.memory.vectors import Words
+from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.vectors import Words
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.cli import model
-from atoll.cli.bar import Bar
+from atoll.agent.rlm.models.local import weights
+from atoll.agent.rlm.models.local.weights import QWEN, Store
+from atoll.cli.commands import model
+from atoll.cli.terminal.bar import Bar
 from atoll.errors import ConfigError
-from atoll.rlm.models.local import weights
-from atoll.rlm.models.local.weights import QWEN, Store
 
 DATA = [b"a" * 4_000, b"b" * 100]
 SMALL = dataclasses.replace(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.cli import prompt, repl_commands
+from atoll.cli.commands import repl_commands
+from atoll.cli.terminal import prompt
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PATIENCE_SECONDS = 30

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from atoll.cli import cells
+from atoll.cli.commands import cells
 from atoll.types import Outcome, SandboxResult
 
 
@@ -39,9 +39,9 @@ def test_much_output_comes_whole(atoll):
 
 @pytest.mark.spec("R0.7")
 def test_output_beyond_the_limit_is_cut_and_said_so(atoll, monkeypatch):
-    monkeypatch.setattr("atoll.cli.streams.STREAM_LIMIT", 100)
+    monkeypatch.setattr("atoll.cli.terminal.streams.STREAM_LIMIT", 100)
     monkeypatch.setattr("atoll.cli.settings.STREAM_LIMIT", 100)
-    monkeypatch.setattr("atoll.cli.cells.STREAM_LIMIT", 100)
+    monkeypatch.setattr("atoll.cli.commands.cells.STREAM_LIMIT", 100)
     code, out, err = atoll("run", "-c", "for n in range(100): print('line', n)")
     assert code == 0
     assert out.startswith("line 0\nline 1\n")

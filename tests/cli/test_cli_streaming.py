@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from atoll.cli import streams
-from atoll.cli.streams import LineWriter, harmless
+from atoll.cli.terminal import streams
+from atoll.cli.terminal.streams import LineWriter, harmless
 
 
 @pytest.mark.spec("R0.16")

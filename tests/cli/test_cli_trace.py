@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     CodeRan,
     FinalGiven,
     ModelAnswered,

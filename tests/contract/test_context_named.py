@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.service import agents
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.service.api import agent_runs
 
 OPTIONS = {"backend": "native", "preload": "bare"}
 
@@ -93,4 +93,4 @@ def test_the_text_of_a_tenant_is_not_looked_up_on_the_host():
     """A call from inside Atoll, as the HTTP service makes it, warns of nothing."""
     with atoll.RLM(ScriptedModel(["yes"])) as rlm, warnings.catch_warnings():
         warnings.simplefilter("error")
-        exec("rlm.completion('?', 'big.log')", {"__name__": agents.__name__, "rlm": rlm})
+        exec("rlm.completion('?', 'big.log')", {"__name__": agent_runs.__name__, "rlm": rlm})

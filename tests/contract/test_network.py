@@ -10,10 +10,10 @@ import pytest
 
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy, NetworkPolicy
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.trajectory import CodeRan
+from atoll.agent.trajectory.reader import read
 from atoll.egress.authority import Authority
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.trajectory import CodeRan
-from atoll.trajectory.reader import read
 
 NETWORK = pytest.mark.needs(Capability.NETWORK)
 SECRET = "sk-contract-" + "9f8e7d6c5b4a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll import Capability
-from atoll.guest.explain import NOT_SENT
+from atoll.guest.core.explain import NOT_SENT
 
 pytestmark = pytest.mark.needs(Capability.SUBPROCESS)
 

@@ -11,7 +11,7 @@ import pytest
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy
 from atoll.backends import registry
-from atoll.command import MAX_COMMAND_LENGTH
+from atoll.sandbox.command import MAX_COMMAND_LENGTH
 
 SHELL = pytest.mark.needs(Capability.SHELL)
 LONGEST_ARGUMENT = 128 << 10

@@ -6,7 +6,7 @@ import pytest
 
 import atoll
 from atoll import Capability, ConfigError
-from atoll.command import MAX_STDIN
+from atoll.sandbox.command import MAX_STDIN
 
 pytestmark = pytest.mark.needs(Capability.SHELL)
 

@@ -6,7 +6,7 @@ import pytest
 
 import atoll
 from atoll import Capability
-from atoll.guest.variables import MAX_TEXT, MAX_VARIABLES
+from atoll.guest.core.variables import MAX_TEXT, MAX_VARIABLES
 
 pytestmark = pytest.mark.spec("R0.12")
 

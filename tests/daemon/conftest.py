@@ -8,10 +8,10 @@ import pytest_asyncio
 from daemon_kit import Notebook, Running, Serve, left_out, open_native
 from memory_store import MemoryStateStore
 
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Storage
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.sessions import Storage
 
 
 @pytest_asyncio.fixture

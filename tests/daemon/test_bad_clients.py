@@ -16,10 +16,10 @@ import pytest
 from daemon_kit import open_notebook, read_to_end, until
 
 import atoll
-from atoll.guest import rpc
-from atoll.peer import MAX_OPEN_CALLS
-from atoll.wire import options
-from atoll.wire import peer as peers
+from atoll.guest.shared import rpc
+from atoll.rpc import connection as peers
+from atoll.rpc.peer import MAX_OPEN_CALLS
+from atoll.sandbox.wire import options
 
 OPEN = {"config": options.to_wire(atoll.SandboxConfig())}
 

@@ -14,7 +14,7 @@ import atoll
 from atoll.backends.daemon import DaemonClientSandbox, connection
 from atoll.config import daemon_socket
 from atoll.daemon.paths import DaemonPaths
-from atoll.wire import options
+from atoll.sandbox.wire import options
 
 
 @pytest.mark.spec("R0.19")

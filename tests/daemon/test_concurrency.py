@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import atoll
-from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
-from atoll.shares import acting_for
+from atoll.concurrency.shares import acting_for
+from atoll.hosting.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
 
 
 async def test_the_queue_is_served_in_order():

@@ -9,7 +9,7 @@ import pytest
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
-from atoll.wire import peer_check
+from atoll.rpc import peer_check
 
 PLAY_DAEMON = """
 import socket, threading

@@ -18,8 +18,8 @@ from ordinary_user import USER, python_for_user, run_as_user
 import atoll
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle, process
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import AlreadyRunningError, DaemonPaths
+from atoll.hosting.limits import DaemonLimits
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_there_is_one_daemon_in_a_place(place, pid):
 def test_many_starts_at_once_are_one_daemon(place):
     code = (
         "import sys\nfrom pathlib import Path\nfrom atoll.daemon import lifecycle\n"
-        "from atoll.daemon.limits import DaemonLimits\nfrom atoll.daemon.paths import *\n"
+        "from atoll.hosting.limits import DaemonLimits\nfrom atoll.daemon.paths import *\n"
         "try: lifecycle.start(DaemonPaths(Path(sys.argv[1])), DaemonLimits(), tier='bare'); print('started')\n"
         "except AlreadyRunningError: print('runs')"
     )
@@ -316,7 +316,7 @@ import os, sys, tempfile
 from pathlib import Path
 import atoll
 from atoll.daemon import lifecycle
-from atoll.daemon.limits import DaemonLimits
+from atoll.hosting.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 with tempfile.TemporaryDirectory() as folder:
     place = DaemonPaths(Path(folder) / 'd.sock')

@@ -8,11 +8,11 @@ import pytest
 from memory_store import MemoryStateStore
 
 from atoll import SandboxConfig
-from atoll.daemon import session_table
-from atoll.daemon.client_callbacks import ClientCallbacks
-from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.session_table import SessionTable
-from atoll.daemon.sessions import Storage
+from atoll.hosting import session_table
+from atoll.hosting.client_callbacks import ClientCallbacks
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.session_table import SessionTable
+from atoll.hosting.sessions import Storage
 
 
 class _Box:

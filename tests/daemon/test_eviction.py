@@ -10,8 +10,8 @@ from memory_store import MemoryStateStore
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
-from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.sessions import open_storage
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.sessions import open_storage
 
 
 async def opened(**options):

@@ -7,10 +7,10 @@ import platform
 import pytest
 from memory_store import MemoryStateStore
 
-from atoll.daemon import heap, session_table
-from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.session_table import SessionTable
-from atoll.daemon.sessions import Storage
+from atoll.hosting import heap, session_table
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.session_table import SessionTable
+from atoll.hosting.sessions import Storage
 
 SIZE, COUNT = 5_000, 10_000
 

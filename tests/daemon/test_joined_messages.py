@@ -10,10 +10,10 @@ import pytest
 
 from atoll import log
 from atoll.log import SandboxLogger
-from atoll.passed_fds import PassedFds
 from atoll.policy import ExecutionPolicy
-from atoll.wire import blobs
-from atoll.wire.peer import Peer, Reply
+from atoll.rpc.connection import Peer, Reply
+from atoll.rpc.passed_fds import PassedFds
+from atoll.sandbox.wire import blobs
 
 
 async def serve(_method: str, params: dict[str, Any], fds: PassedFds) -> Reply:

@@ -10,9 +10,9 @@ import socket
 import pytest
 
 import atoll
-from atoll.outbox import MAX_WAITING
-from atoll.wire import blobs
-from atoll.wire.peer import CROWDED, MAX_UNREAD, Peer
+from atoll.rpc.connection import CROWDED, MAX_UNREAD, Peer
+from atoll.rpc.outbox import MAX_WAITING
+from atoll.sandbox.wire import blobs
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from daemon_kit import open_notebook
 
 import atoll
 from atoll.backends.daemon import connection as connections
-from atoll.guest import rpc
-from atoll.wire.peer import Peer, Reply
+from atoll.guest.shared import rpc
+from atoll.rpc.connection import Peer, Reply
 
 SILENT = 0.3
 LOST = r"the daemon has not answered for \d"

@@ -13,11 +13,12 @@ import pytest
 
 import atoll
 from atoll import errors
-from atoll.context import Context
 from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import ExecutionPolicy, Mount
+from atoll.rpc import faults
+from atoll.sandbox.context import Context
+from atoll.sandbox.wire import blobs, options, results
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
-from atoll.wire import blobs, faults, options, results
 
 REFUSED = NetworkRequest(host="evil.test", port=443, method="CONNECT", refused="not allowed")
 FULL = SandboxResult(

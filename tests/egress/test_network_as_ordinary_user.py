@@ -12,7 +12,7 @@ PROGRAM = """
 import asyncio, http.server, threading
 from atoll import aio
 from atoll.config import SandboxConfig
-from atoll.pool.pool import Pool
+from atoll.hosting.pool.pool import Pool
 
 class Ok(http.server.BaseHTTPRequestHandler):
     def do_GET(self):

@@ -10,10 +10,11 @@ import time
 import pytest
 
 import atoll
-from atoll.environment import chain_calls, chain_waves
-from atoll.environment.registry import Registry
-from atoll.environment.work_tools import WorkTools, work_tools
-from atoll.trajectory.events import CodeRan
+from atoll.agent.environment.chains import calls as chain_calls
+from atoll.agent.environment.chains import waves
+from atoll.agent.environment.tools.registry import Registry
+from atoll.agent.environment.tools.work_tools import WorkTools, work_tools
+from atoll.agent.trajectory.events import CodeRan
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(500))
 SECONDS = 20
@@ -366,7 +367,7 @@ def waves_of(code, *, mutations):
     registry = Registry()
     reads = [atoll.tool(lambda x: x, name=name, read_only=True) for name in ("read", "look")]
     registry.add([*work_tools(WorkTools(None)), *reads])
-    found = chain_waves.plan(ast.parse(code), registry.get, registry, mutations=mutations)
+    found = waves.plan(ast.parse(code), registry.get, registry, mutations=mutations)
     return found.waves
 
 

@@ -12,12 +12,13 @@ import zipfile
 import pytest
 
 import atoll
-from atoll.environment import archives, core, documents
-from atoll.environment.archives import Archives
-from atoll.environment.context_tools import CutLists
-from atoll.environment.documents import Documents
-from atoll.environment.observe import render
-from atoll.environment.search_tools import passage
+from atoll.agent.environment import core
+from atoll.agent.environment.observe import render
+from atoll.agent.environment.tools import archives, documents
+from atoll.agent.environment.tools.archives import Archives
+from atoll.agent.environment.tools.context_tools import CutLists
+from atoll.agent.environment.tools.documents import Documents
+from atoll.agent.environment.tools.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))

@@ -11,8 +11,8 @@ import zipfile
 import pytest
 
 import atoll
-from atoll.environment.observe import render
-from atoll.environment.search_tools import passage
+from atoll.agent.environment.observe import render
+from atoll.agent.environment.tools.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))

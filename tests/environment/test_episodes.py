@@ -7,8 +7,8 @@ import sqlite3
 import pytest
 
 import atoll
-from atoll.memory.database import APPLICATION_ID
-from atoll.memory.episodic import EpisodicMemory
+from atoll.agent.memory.database import APPLICATION_ID
+from atoll.agent.memory.episodic import EpisodicMemory
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(400))
 TASK = "What is the value of entry 7?"

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 import atoll
-from atoll.environment.chain_prefetch import _calls_of
-from atoll.environment.registry import Registry
+from atoll.agent.environment.chains.prefetch import _calls_of
+from atoll.agent.environment.tools.registry import Registry
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(500))
 SECONDS = 20

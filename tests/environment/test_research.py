@@ -8,11 +8,11 @@ import os
 import pytest
 
 import atoll
-from atoll.environment import research as research_module
-from atoll.environment.invocations import Invocation, InvocationLog
-from atoll.environment.research import PREFIXES, ResearchContext
-from atoll.environment.research_texts import arguments_of, result_fields
-from atoll.retrieval import encoder
+from atoll.agent.environment.research import tree_state as research_module
+from atoll.agent.environment.research.texts import arguments_of, result_fields
+from atoll.agent.environment.research.tree_state import PREFIXES, ResearchContext
+from atoll.agent.environment.tools.invocations import Invocation, InvocationLog
+from atoll.agent.retrieval import encoder
 
 LOG = "".join(f"{n:05} all is well\n" for n in range(2000)).replace(
     "01234 all is well", "01234 the pump failed: code 77 in the boiler room"

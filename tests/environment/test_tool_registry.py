@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 import atoll
-from atoll.environment.invocations import KEPT, Invocation, InvocationLog
-from atoll.environment.registry import Registry
-from atoll.tools import by_name
+from atoll.agent.environment.tools.invocations import KEPT, Invocation, InvocationLog
+from atoll.agent.environment.tools.registry import Registry
+from atoll.sandbox.tools import by_name
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import atoll
-from atoll import schemas
-from atoll.tools import from_schema
+from atoll.sandbox import schemas
+from atoll.sandbox.tools import from_schema
 
 SERVER = '''
 from mcp.server import MCPServer

@@ -8,7 +8,7 @@ import random
 import pytest
 
 import atoll
-from atoll.environment.toolbox import (
+from atoll.agent.environment.toolbox import (
     calculate,
     convert_units,
     csv_query,

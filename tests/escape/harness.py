@@ -39,8 +39,8 @@ import atoll
 from atoll import Capability
 from atoll.backends.gvisor.launch import parked
 from atoll.daemon import lifecycle
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
+from atoll.hosting.limits import DaemonLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

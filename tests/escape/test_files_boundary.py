@@ -14,13 +14,14 @@ import pytest
 
 import atoll.aio
 from atoll.errors import ConfigError, SandboxError
-from atoll.files import blocks, owner
+from atoll.files import owner
 from atoll.files.answers import checked
 from atoll.files.direct import AT_ONCE
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
-from atoll.guest.texts import MOST_LINES
-from atoll.guest.workspace import MAX_FOUND, Workspace
+from atoll.guest.shared.texts import MOST_LINES
+from atoll.guest.shared.workspace import MAX_FOUND, Workspace
+from atoll.search import blocks
 
 ROUNDS = 3_000
 GREP = {"path": "/", "glob": None, "regex": False, "ignore_case": False, "max_results": 100}

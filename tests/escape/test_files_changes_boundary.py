@@ -11,7 +11,7 @@ import pytest
 
 from atoll.files import changes
 from atoll.files.folder import OpenFolders
-from atoll.guest.workspace import Workspace
+from atoll.guest.shared.workspace import Workspace
 
 pytestmark = pytest.mark.spec("R3.11")
 ROUNDS = 500

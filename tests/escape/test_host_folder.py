@@ -254,7 +254,7 @@ def test_a_folder_moved_away_by_the_host_does_not_take_the_guest_along(tmp_path)
 def test_hard_links_reach_nothing_outside(folder):
     code = f"""
 import os
-outside = ['/etc/passwd', '/usr/bin/env', '/proc/self/environ', '/opt/atoll/guest/rpc.py']
+outside = ['/etc/passwd', '/usr/bin/env', '/proc/self/environ', '/opt/atoll/guest/shared/rpc.py']
 for source in [{str(folder.secret)!r}, *outside]:
     for target in ('/app/hard', '/tmp/hard'):
         try:

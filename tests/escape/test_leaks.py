@@ -23,8 +23,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.jail import cgroup, meter
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import cgroup, meter
+from atoll.jail.supervisor.process import supervisor
 from atoll.policy import Mount
 
 FEW_SANDBOXES, MANY_SANDBOXES, AT_ONCE = 48, 200, 8

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from atoll.agent.rlm.models.scripted import ScriptedModel
 from atoll.errors import ModelReplyError
-from atoll.rlm.models.scripted import ScriptedModel
 from atoll.text.tokens import estimate
 from evals import arms
 from evals.__main__ import main

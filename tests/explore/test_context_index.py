@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from atoll.context import Context
 from atoll.errors import ConfigError, SandboxClosedError
-from atoll.explore import sections, trigrams
-from atoll.explore.index import ContextIndex
+from atoll.sandbox.context import Context
+from atoll.search import sections, trigrams
+from atoll.search.index import ContextIndex
 
 MARKDOWN = """# Title
 

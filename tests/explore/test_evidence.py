@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.context import Context
 from atoll.errors import ConfigError, ExecutionTimeoutError
-from atoll.explore import evidence
-from atoll.explore.evidence import check
-from atoll.explore.index import ContextIndex
+from atoll.sandbox.context import Context
+from atoll.search import evidence
+from atoll.search.evidence import check
+from atoll.search.index import ContextIndex
 
 TEXT = """It was the best of times,
   it was the   worst of times \u2014 or so

@@ -11,12 +11,11 @@ from itertools import pairwise
 import pytest
 from costs import least_cpu_seconds
 
-from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import chunks, encoded, lines, trigrams
-from atoll.explore.grep import MOST_HITS, WIDTH
-from atoll.explore.index import ContextIndex
-from atoll.search import backtracking, literals, patterns
+from atoll.sandbox.context import Context
+from atoll.search import backtracking, chunks, encoded, lines, literals, patterns, trigrams
+from atoll.search.grep import MOST_HITS, WIDTH
+from atoll.search.index import ContextIndex
 
 needs_re2 = pytest.mark.skipif(
     "re2" not in sys.modules and not __import__("importlib.util").util.find_spec("re2"),

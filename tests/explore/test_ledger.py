@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 from costs import least_cpu_seconds
 
-from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import spans_shown
-from atoll.explore.index import ContextIndex
-from atoll.explore.ledger import CELLS, Ledger
-from atoll.explore.ranges import Ranges
-from atoll.explore.spans_shown import Shown
+from atoll.sandbox.context import Context
+from atoll.search import spans_shown
+from atoll.search.coverage import CELLS, Ledger
+from atoll.search.index import ContextIndex
+from atoll.search.ranges import Ranges
+from atoll.search.spans_shown import Shown
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from atoll.backends.daemon import connection
 from atoll.daemon import lifecycle
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
-from atoll.jail import cgroup, client
+from atoll.hosting.limits import DaemonLimits
+from atoll.jail.measure import cgroup
+from atoll.jail.supervisor import client
 from atoll.launch import zygote_client
 
-SUPERVISOR = re.compile(rb"from atoll\.jail\.(supervisor|supervisor) import main")
-ZYGOTE = re.compile(rb"from atoll\.jail\.zygote import main")
+SUPERVISOR = re.compile(rb"from atoll\.jail\.supervisor\.main import main")
+ZYGOTE = re.compile(rb"from atoll\.jail\.zygote\.main import main")
 WAITS = (
     (client, "ANSWER_SECONDS", 8.0),
     (zygote_client, "FORK_SECONDS", 3.0),

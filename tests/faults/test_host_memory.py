@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail import cgroup
+from atoll.jail.measure import cgroup
 
 MEMORY = 256 << 20
 """What the host has: less than three of its guests take, though each stays below its limit."""
@@ -21,7 +21,7 @@ with open(sys.argv[1], "w") as file:
     file.write(str(os.getpid()))
 
 from atoll import ExecutionPolicy, SandboxConfig
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 
 TAKE = "import time\\ntaken = bytearray(b'x' * (110 << 20))\\ntime.sleep(0.5)"
 

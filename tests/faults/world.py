@@ -18,7 +18,7 @@ import roles
 
 import atoll
 from atoll.config import SandboxConfig
-from atoll.pool import Pool, PoolSettings
+from atoll.hosting.pool import Pool, PoolSettings
 
 ANSWER_SECONDS = 60
 """In which every call ends, whatever happened; a hang on a busy machine is still told apart."""

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from atoll.guest.globs import Glob
+from atoll.guest.shared.globs import Glob
 
 
 @pytest.mark.spec("R3.9")

@@ -30,7 +30,7 @@ def box(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left():
-    atoll.portal.Portal.shared()
+    atoll.concurrency.portal.Portal.shared()
     before = len(os.listdir("/proc/self/fd"))
     yield
     assert wait_for(lambda: len(os.listdir("/proc/self/fd")) <= before)

@@ -19,14 +19,14 @@ import pytest
 
 import atoll
 from atoll.errors import ConfigError
-from atoll.files import blocks, tree
+from atoll.files import tree
 from atoll.files.direct import FolderFiles
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
-from atoll.guest import texts
-from atoll.guest.local_files import LocalFiles
-from atoll.guest.search import search as slow_search
-from atoll.search import backtracking, literals
+from atoll.guest.shared import texts
+from atoll.guest.shared.local_files import LocalFiles
+from atoll.guest.shared.search import search as slow_search
+from atoll.search import backtracking, blocks, literals
 from atoll.search.patterns import Pattern
 from atoll.search.required import required_runs
 

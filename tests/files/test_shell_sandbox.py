@@ -10,7 +10,7 @@ from shells import KINDS, AsyncBox, Awaited, BlockingBox, Shell, tools
 
 import atoll
 from atoll.errors import SandboxError
-from atoll.guest.workspace import EMPTY
+from atoll.guest.shared.workspace import EMPTY
 
 STRANGE = [
     "with 'quotes\"", "new\nline", "ends in one\n", "\n", "$(touch owned)", "`touch owned`", "-rf", "--",

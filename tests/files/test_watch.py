@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll.concurrency.shares import acting_for
 from atoll.files import inotify
 from atoll.files.watch import MOST_DEPTH, Change, Watch
-from atoll.shares import acting_for
 
 
 @pytest.fixture

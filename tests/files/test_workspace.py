@@ -10,8 +10,8 @@ import pytest
 
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
-from atoll.guest.local_files import LocalFiles
-from atoll.guest.workspace import EMPTY, MAX_FOUND, Workspace
+from atoll.guest.shared.local_files import LocalFiles
+from atoll.guest.shared.workspace import EMPTY, MAX_FOUND, Workspace
 
 GREP = {"path": "/", "glob": None, "regex": False, "ignore_case": False, "max_results": 100}
 
@@ -188,7 +188,7 @@ def test_glob_is_sorted_with_dot_files(space, tmp_path):
 
 
 def test_glob_says_when_it_was_cut(space, tmp_path, monkeypatch):
-    monkeypatch.setattr("atoll.guest.workspace.MAX_FOUND", 3)
+    monkeypatch.setattr("atoll.guest.shared.workspace.MAX_FOUND", 3)
     for number in range(4):
         (tmp_path / str(number)).touch()
     answer = space.glob("*", "/")

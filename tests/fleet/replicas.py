@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx2
 
-from atoll.service import serving
-from atoll.service.keys import SCOPES
-from atoll.service.service import Service
+from atoll.service.access.keys import SCOPES
+from atoll.service.core.service import Service
+from atoll.service.http import serving
 from atoll.service.settings import ServiceSettings
 
 

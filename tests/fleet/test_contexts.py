@@ -13,12 +13,12 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from without_ray import FleetHere, fleet_here
 
 from atoll.aio import create_sandbox
-from atoll.context import Context
 from atoll.errors import ConfigError, SandboxError
 from atoll.fleet import shared
 from atoll.fleet.contexts import MOST_UNUSED, NodeContexts
 from atoll.fleet.log import END, SessionLog
 from atoll.fleet.store import Store
+from atoll.sandbox.context import Context
 
 TEXT = "".join(f"line {n} ü\n" for n in range(40_000))
 

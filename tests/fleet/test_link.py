@@ -21,9 +21,9 @@ from atoll.fleet import link as links
 from atoll.fleet import peer as peers
 from atoll.fleet.link import HELLO, Link, Strangers, dial, tls
 from atoll.fleet.peer import CROWDED, LinkLostError
-from atoll.passed_fds import PassedFds
-from atoll.wire import blobs
-from atoll.wire.peer import Reply
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import PassedFds
+from atoll.sandbox.wire import blobs
 
 SECRET = b"s" * 32
 

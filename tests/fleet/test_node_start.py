@@ -15,7 +15,7 @@ from atoll.fleet import node as nodes
 from atoll.fleet.node import NodeHost
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 
 
 async def test_a_start_that_fails_leaves_nothing_behind(

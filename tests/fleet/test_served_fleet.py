@@ -21,8 +21,8 @@ import httpx2
 
 from atoll.fleet.log import END, SessionLog
 from atoll.fleet.store import Store
-from atoll.service.keys import Keys
-from atoll.service.ledger import Ledger
+from atoll.service.access.keys import Keys
+from atoll.service.storage.database import Ledger
 from bench.local_fleet import LocalFleet, free_port
 
 pytestmark = pytest.mark.timeout(400)

@@ -9,9 +9,9 @@ import pytest
 from costs import least_cpu_seconds
 
 import atoll
-from atoll import guard
-from atoll.guard import words
-from atoll.guard.visitor import MAX_CHARACTERS
+from atoll.sandbox import guard
+from atoll.sandbox.guard import words
+from atoll.sandbox.guard.visitor import MAX_CHARACTERS
 
 
 def rules(code: str, name: str = "ast") -> list[str]:

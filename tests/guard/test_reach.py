@@ -12,7 +12,7 @@ CRAWL = """
 import builtins, contextlib, io, json, os, subprocess, types
 from atoll.backends.restricted import made
 from atoll.backends.restricted.repl import RestrictedRepl
-from atoll.guard import offered, words
+from atoll.sandbox.guard import offered, words
 
 made.mend_library()
 repl = RestrictedRepl(contextlib.nullcontext)

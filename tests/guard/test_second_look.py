@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from atoll.jail import syscalls
+from atoll.jail.walls import syscalls
 
 TRIES = {
     "read": "open(secret).read()",

@@ -14,10 +14,10 @@ from sharing import shared_boxes
 
 import atoll
 from atoll.backends.gvisor import launch
-from atoll.guest import relay
-from atoll.jail import cgroup, meter
-from atoll.jail.loopback import PROXY_ADDRESS
-from atoll.jail.supervisor_client import supervisor
+from atoll.guest.core import relay
+from atoll.jail.measure import cgroup, meter
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.walls.loopback import PROXY_ADDRESS
 
 pytestmark = pytest.mark.usefixtures("gvisor_here")
 PATIENCE_SECONDS = 20
@@ -151,7 +151,7 @@ HOST = """
 import sys, atoll
 box = atoll.create_sandbox(backend="gvisor")
 box.execute("import subprocess; subprocess.Popen(['sleep', '4242'])")
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.process import supervisor
 print(supervisor.pid, flush=True)
 sys.stdin.read()
 """
@@ -214,7 +214,7 @@ def test_a_container_that_was_killed_while_it_waited_is_not_used(monkeypatch):
 
 
 def test_one_that_waits_is_not_used_for_a_folder_that_was_replaced(tmp_path):
-    from atoll.jail.spec import NO_LIMITS, Bind, JailSpec
+    from atoll.jail.supervisor.spec import NO_LIMITS, Bind, JailSpec
 
     source = tmp_path / "library"
     source.mkdir()

@@ -11,13 +11,13 @@ import sys
 import pytest
 
 import atoll
-from atoll.memory.episodic import STRATEGIES, EpisodicMemory, Item, fused
-from atoll.memory.vectors import Intents, Words, pack, similarities, unit
+from atoll.agent.memory.episodic import STRATEGIES, EpisodicMemory, Item, fused
+from atoll.agent.memory.vectors import Intents, Words, pack, similarities, unit
 
 WORKER = """
 import sys
-from atoll.memory.episodic import EpisodicMemory
-from atoll.memory.vectors import Words
+from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.vectors import Words
 memory = EpisodicMemory(sys.argv[1], embedder=Words(), max_items=1000, busy_seconds=60)
 shared = memory.add("the question that all ask", "scan", q=0.5)
 for number in range(20):

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from atoll.agent.memory import planner
+from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.learner import Learner
+from atoll.agent.memory.planner import Advice, advise, quality, worth
+from atoll.agent.memory.vectors import Intents, Words
 from atoll.errors import ConfigError
-from atoll.memory import planner
-from atoll.memory.episodic import EpisodicMemory
-from atoll.memory.learner import Learner
-from atoll.memory.planner import Advice, advise, quality, worth
-from atoll.memory.vectors import Intents, Words
 from bench.planning import DEFAULT, WAYS, simulate
 
 QUESTION = "How many late orders are there in total?"

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from atoll.cli import repl_server
 from atoll.cli.arguments import parse
+from atoll.cli.commands import repl_server
 from atoll.cli.main import main
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
+from atoll.hosting.pool import Pool, PoolSettings
 from atoll.packages import environment, store
-from atoll.pool import Pool, PoolSettings
 from atoll.replserver import command
 
 
@@ -72,7 +72,7 @@ def test_ask_gives_packages_and_hosts_to_its_sandboxes(atoll, monkeypatch, tmp_p
         given.update(settings)
         raise ConfigError("it was asked for")
 
-    monkeypatch.setattr("atoll.cli.ask.RLM", stop)
+    monkeypatch.setattr("atoll.cli.commands.ask.RLM", stop)
     model = f"replay/{tmp_path}/record.jsonl"
     (tmp_path / "record.jsonl").touch()
     named = ("--package", "tiny", "--allow-source", "--allow-host", "api.test:443")

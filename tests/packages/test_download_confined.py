@@ -21,7 +21,7 @@ from atoll.packages.progress import Progress
 
 START = """
 import sys; sys.path[:0] = [{source!r}]
-from atoll.jail import syscalls
+from atoll.jail.walls import syscalls
 if {without}: syscalls.landlock_version = lambda: 0
 from atoll.packages.confined import main
 main()
@@ -73,7 +73,7 @@ def test_the_downloader_reads_and_writes_what_it_must_and_no_more(without, as_us
 
 def test_pip_downloads_in_a_root_of_its_own(cache, index, http_index, target, monkeypatch):
     index.wheel("tiny")
-    without = "from atoll.jail import syscalls; syscalls.landlock_version = lambda: 0; "
+    without = "from atoll.jail.walls import syscalls; syscalls.landlock_version = lambda: 0; "
     boot = download._BOOT.replace(
         "from atoll.packages.confined", without + "from atoll.packages.confined"
     )
@@ -90,7 +90,7 @@ def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
 ):
     index.wheel("tiny")
     without = (
-        "from atoll.jail import syscalls; syscalls.landlock_version = lambda: 0\n"
+        "from atoll.jail.walls import syscalls; syscalls.landlock_version = lambda: 0\n"
         "def no(*_): raise PermissionError(1, 'Operation not permitted')\n"
         "syscalls.unshare = no\n"
     )
@@ -110,7 +110,7 @@ def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
 
 
 def test_an_unknown_machine_confines_nothing_and_refuses(target, tmp_path, monkeypatch):
-    without = "from atoll.jail import syscalls\nsyscalls.supported = lambda: False\n"
+    without = "from atoll.jail.walls import syscalls\nsyscalls.supported = lambda: False\n"
     boot = download._BOOT.replace("; from atoll", f"\n{without}from atoll").replace("; ", "\n")
     monkeypatch.setattr(download, "_BOOT", boot)
     with Progress("x") as progress:

@@ -13,7 +13,7 @@ import pytest
 
 import atoll
 from atoll.errors import PackageError
-from atoll.jail.remove import remove_tree
+from atoll.jail.walls.remove import remove_tree
 from atoll.packages import environment, store
 from atoll.packages.download import explain
 from atoll.packages.environment import ensure

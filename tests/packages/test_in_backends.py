@@ -12,12 +12,12 @@ import pytest
 import atoll
 from atoll.config import SandboxConfig
 from atoll.daemon import lifecycle
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.errors import PackageError, UnsupportedError
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.pool import Pool
+from atoll.hosting.pool import pool as pools
 from atoll.packages import store
-from atoll.pool import Pool
-from atoll.pool import pool as pools
 
 PTH = "import sys; sys.ran_pth = True\n"
 SEEN = (
@@ -26,7 +26,7 @@ SEEN = (
 
 LOADED = """
 import sys
-import atoll.cli.run, atoll.backends.daemon.sandbox, atoll.backends.native.sandbox
+import atoll.cli.commands.run, atoll.backends.daemon.sandbox, atoll.backends.native.sandbox
 print(*{"atoll.packages.build", "configparser", "tarfile", "tomllib", "zipfile"} & set(sys.modules))
 """
 

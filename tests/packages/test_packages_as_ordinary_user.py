@@ -16,7 +16,7 @@ import asyncio, os, stat
 from atoll import create_sandbox
 from atoll.config import SandboxConfig
 from atoll.packages import store
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 
 with create_sandbox(backend="native", packages=["tiny"]) as box:
     result = box.execute("import tiny; tiny.version")

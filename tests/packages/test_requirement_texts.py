@@ -6,7 +6,7 @@ import pytest
 
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.requirements import name_of, normalise
+from atoll.text.requirements import name_of, normalise
 
 
 def test_requirements_are_spelled_in_one_way():

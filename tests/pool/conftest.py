@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from poolkit import Family, meet_strangers
 
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 
 
 @pytest.fixture(autouse=True)

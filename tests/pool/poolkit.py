@@ -12,10 +12,10 @@ from typing import Any
 
 import atoll
 from atoll.config import SandboxConfig
-from atoll.jail import cgroup, meter
-from atoll.jail.supervisor_client import supervisor
+from atoll.hosting.pool import Pool, PooledSandbox
+from atoll.jail.measure import cgroup, meter
+from atoll.jail.supervisor.process import supervisor
 from atoll.policy import ExecutionPolicy
-from atoll.pool import Pool, PooledSandbox
 
 MIB = 1 << 20
 STRANGERS: set[int] = set()
@@ -115,7 +115,9 @@ def _command(pid: int) -> bytes:
 def zygotes() -> list[int]:
     """The zygote hosts' children that were executed: shells are forks."""
     found = [pid for zygote_host in zygote_hosts() for pid in meter.children(zygote_host)]
-    return [pid for pid in found if b"atoll.jail.zygote" in command(pid) and is_root_of_pids(pid)]
+    return [
+        pid for pid in found if b"atoll.jail.zygote.main" in command(pid) and is_root_of_pids(pid)
+    ]
 
 
 def is_root_of_pids(pid: int) -> bool:

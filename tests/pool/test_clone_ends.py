@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from poolkit import jail_of, know, said, until, zygote_hosts
 
-from atoll.jail import cgroup
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import cgroup
+from atoll.jail.supervisor.process import supervisor
 from atoll.types import Outcome
 
 

@@ -9,8 +9,8 @@ import pytest
 from poolkit import said, until
 
 from atoll.errors import ConfigError, SandboxClosedError, SandboxLostError, UnsupportedError
+from atoll.hosting.pool import PooledSandbox
 from atoll.policy import Capability, Mount
-from atoll.pool import PooledSandbox
 from atoll.types import Outcome
 
 ALIVE = """
@@ -140,7 +140,7 @@ async def test_an_unknown_mark_is_told(family):
 
 
 async def test_checkpoints_have_an_end(family, monkeypatch):
-    monkeypatch.setattr("atoll.pool.sandbox.MOST_CHECKPOINTS", 2)
+    monkeypatch.setattr("atoll.hosting.pool.sandbox.MOST_CHECKPOINTS", 2)
     box = await family.open()
     await box.checkpoint()
     await box.checkpoint()

@@ -17,13 +17,13 @@ from poolkit import Family, until, zygote_hosts, zygotes
 import atoll
 from atoll.config import SandboxConfig
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.jail import meter
-from atoll.jail.supervisor_client import supervisor
+from atoll.hosting.pool import pool as pools
+from atoll.jail.measure import meter
+from atoll.jail.supervisor.process import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.launch.zygote_client import ZygoteClient
 from atoll.policy import ExecutionPolicy
-from atoll.pool import pool as pools
-from atoll.session import GuestSession
+from atoll.sandbox.session import GuestSession
 from atoll.types import Outcome
 
 KILLED = {

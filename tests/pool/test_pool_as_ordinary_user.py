@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 PROGRAM = """
 import asyncio, os, signal, sys
 from poolkit import Family, MIB, know, jail_of, zygote_hosts, said, until, zygotes
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 
 async def main():
     assert os.geteuid() != 0

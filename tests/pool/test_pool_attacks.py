@@ -11,10 +11,10 @@ import pytest
 from poolkit import jail_of, know, said, until
 
 from atoll.errors import AtollError, SandboxStartError
-from atoll.jail import shared_jail
-from atoll.jail.listener import MOST_REFUSALS
-from atoll.jail.supervisor_client import supervisor
-from atoll.pool import clone as hosts_part
+from atoll.hosting.pool import clone as hosts_part
+from atoll.jail.supervisor import shared_jail
+from atoll.jail.supervisor.listener import MOST_REFUSALS
+from atoll.jail.supervisor.process import supervisor
 
 NOBODY = 65534
 CALLS = """

@@ -19,8 +19,8 @@ from poolkit import parent, processes, said, until, zygote_hosts, zygotes
 
 import atoll
 from atoll.errors import SandboxLostError
-from atoll.jail import cgroup, meter
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import cgroup, meter
+from atoll.jail.supervisor.process import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
@@ -185,9 +185,9 @@ async def test_the_supervisor_takes_its_sessions_along_and_is_started_again(fami
 HOST = """
     import asyncio, json, os
     from atoll.config import SandboxConfig
-    from atoll.jail import meter
-    from atoll.jail.supervisor_client import supervisor
-    from atoll.pool import Pool, PooledSandbox
+    from atoll.jail.measure import meter
+    from atoll.jail.supervisor.process import supervisor
+    from atoll.hosting.pool import Pool, PooledSandbox
     from atoll.launch.guest_handle import limits_of
     from atoll.policy import ExecutionPolicy
 

@@ -17,11 +17,11 @@ from poolkit import Family, said, until, zygote_hosts
 
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.jail import meter
-from atoll.jail.supervisor_client import supervisor
+from atoll.hosting.pool import Pool, PooledSandbox, PoolSettings
+from atoll.jail.measure import meter
+from atoll.jail.supervisor.process import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
-from atoll.pool import Pool, PooledSandbox, PoolSettings
 
 LIMITS = limits_of(ExecutionPolicy(), 0)
 

@@ -8,10 +8,10 @@ import pytest
 from poolkit import until
 
 from atoll import ExecutionPolicy, SandboxConfig
-from atoll.channel import ChannelEndedError
 from atoll.errors import SandboxLostError, SandboxStartError
+from atoll.hosting.pool import pool as pools
 from atoll.launch import handshake
-from atoll.pool import pool as pools
+from atoll.sandbox.channel import ChannelEndedError
 from atoll.types import EndReport, Outcome
 
 BARE = SandboxConfig(preload="bare", timeout_ms=20_000)

@@ -10,8 +10,8 @@ import pytest
 import atoll
 from atoll.config import SandboxConfig
 from atoll.errors import UnsupportedError
+from atoll.hosting.pool import Pool, PooledSandbox, PoolSettings
 from atoll.policy import ExecutionPolicy, Mount
-from atoll.pool import Pool, PooledSandbox, PoolSettings
 from atoll.state.envelope import describe_state, tier_of
 
 OTHER = os.path.realpath("/usr/bin/python3")

@@ -13,7 +13,7 @@ from sharing import shared_boxes
 import atoll
 from atoll import DirectPyodideSandbox, PyodideSandbox
 from atoll.backends.pyodide.launch import parked
-from atoll.jail import probe
+from atoll.jail.measure import probe
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from atoll import (
     SandboxResult,
     StateError,
 )
-from atoll.pool import Pool
+from atoll.hosting.pool import Pool
 from atoll.replserver.messages import REPLRequest
 from atoll.replserver.runner import Runner
 from atoll.types import Outcome

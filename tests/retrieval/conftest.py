@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.agent.retrieval import Retriever
+from atoll.agent.retrieval.opening import private_folder
+from atoll.agent.retrieval.parsing import Parser
 from atoll.config import cache_folder
-from atoll.retrieval import Retriever
-from atoll.retrieval.opening import private_folder
-from atoll.retrieval.parsing import Parser
 
 
 @pytest.fixture(autouse=True)

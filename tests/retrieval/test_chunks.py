@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from atoll.retrieval.chunks import chunk
-from atoll.retrieval.windows import LONGEST_CODE, LONGEST_SECTION
+from atoll.agent.retrieval.chunks import chunk
+from atoll.agent.retrieval.windows import LONGEST_CODE, LONGEST_SECTION
 
 pytestmark = pytest.mark.spec("R4.4")
 MOST = 5_000

@@ -14,8 +14,8 @@ import threading
 import pytest
 from retrieval_kit import write
 
+from atoll.agent.retrieval import NextPlaid, Retriever, nextplaid
 from atoll.errors import ConfigError, RetrievalError
-from atoll.retrieval import NextPlaid, Retriever, nextplaid
 
 pytestmark = pytest.mark.spec("R4.4")
 

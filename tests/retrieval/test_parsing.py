@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from atoll.retrieval import parsing
-from atoll.retrieval.parsing import Parser
-from atoll.retrieval.types import Bounds
+from atoll.agent.retrieval import parsing
+from atoll.agent.retrieval.parsing import Parser
+from atoll.agent.retrieval.types import Bounds
 
 pytestmark = pytest.mark.spec("R4.4")
 TEXT = "def f():\n    return 1\n"
@@ -31,7 +31,7 @@ BAD = {
 }
 WORKER = """
 import os, time
-from atoll.archive.confined import serve
+from atoll.agent.archive.confined import serve
 def units(path, most, payload=b""):
     {}
 def main():

@@ -12,9 +12,9 @@ import threading
 import pytest
 from retrieval_kit import write
 
+from atoll.agent.retrieval import Bounds, Retriever, opening
+from atoll.agent.retrieval.opening import index_folder
 from atoll.errors import ConfigError, RetrievalError
-from atoll.retrieval import Bounds, Retriever, opening
-from atoll.retrieval.opening import index_folder
 
 pytestmark = pytest.mark.spec("R4.4")
 
@@ -262,7 +262,7 @@ def test_two_processes_may_index_at_once(folder, tmp_path, retriever):
             "".join(f"# S{n}\napple {number}\n" for n in range(30))
         )
     code = (
-        "import sys; from atoll.retrieval import Retriever\n"
+        "import sys; from atoll.agent.retrieval import Retriever\n"
         "with Retriever(sys.argv[1], cache=sys.argv[2], mode='fts') as one:\n"
         "    print(one.refresh().units)\n"
     )

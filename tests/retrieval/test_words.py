@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from atoll.agent.retrieval import Retriever
+from atoll.agent.retrieval.words import MOST_WORDS, match_expression, query_words, split_words
 from atoll.errors import ConfigError
-from atoll.retrieval import Retriever
-from atoll.retrieval.words import MOST_WORDS, match_expression, query_words, split_words
 
 pytestmark = pytest.mark.spec("R4.4")
 TEXTS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from atoll.rlm.core import RLM
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Completion, Usage
-from atoll.rlm.prompts import EXAMPLE
-from atoll.trajectory import events
+from atoll.agent.rlm.core import RLM
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Completion, Usage
+from atoll.agent.rlm.prompts import EXAMPLE
+from atoll.agent.trajectory import events
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(400))
 DONE = "FINAL('done')"

@@ -6,7 +6,7 @@ import pytest
 from rlm_runs import TEXT, cell, script
 
 import atoll
-from atoll.environment.options import configured
+from atoll.agent.environment.options import configured
 
 MISSPELT = {
     "create_sandbox": lambda: atoll.create_sandbox(bakend="native"),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.rlm import context_sources
-from atoll.rlm.context_sources import read_context
-from atoll.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm import context_sources
+from atoll.agent.rlm.context_sources import read_context
+from atoll.agent.rlm.models.scripted import ScriptedModel
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 import atoll
-from atoll.rlm import prompts
-from atoll.rlm.models.recorded import Recorder, Replay
-from atoll.rlm.models.resolve import resolve, resolve_both
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Message
-from atoll.rlm.options import LEAST_WINDOW, fitting
+from atoll.agent.rlm import prompts
+from atoll.agent.rlm.models.recorded import Recorder, Replay
+from atoll.agent.rlm.models.resolve import resolve, resolve_both
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Message
+from atoll.agent.rlm.options import LEAST_WINDOW, fitting
+from atoll.agent.trajectory import CodeRan
 from atoll.text.tokens import estimate
-from atoll.trajectory import CodeRan
 
 HERE = "http://127.0.0.1:9/v1"
 

@@ -7,11 +7,11 @@ import random
 import pytest
 from rlm_runs import TEXT, cell, cut
 
-from atoll.rlm.budget import Budget
-from atoll.rlm.core import RLM
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Completion
-from atoll.rlm.replies import parse
+from atoll.agent.rlm.budget import Budget
+from atoll.agent.rlm.core import RLM
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Completion
+from atoll.agent.rlm.replies import parse
 
 FENCES = ["```", "```python", "~~~", "````py", "``", "``` python title=x", "<code>", "</code>"]
 OTHERS = [

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from atoll.rlm.replies import parse, plain_answer, without_thoughts
+from atoll.agent.rlm.replies import parse, plain_answer, without_thoughts
 
 TRICKY = 'text = """\n```\nnot the end\n```\n"""\nprint(text)'
 

@@ -9,10 +9,10 @@ import pytest
 from rlm_runs import DONE, TEXT, ask, cell, first_message, script
 
 import atoll
-from atoll.rlm import session
-from atoll.rlm.context_sources import read_context
-from atoll.rlm.models.resolve import resolve
-from atoll.trajectory import ModelAsked, read
+from atoll.agent.rlm import session
+from atoll.agent.rlm.context_sources import read_context
+from atoll.agent.rlm.models.resolve import resolve
+from atoll.agent.trajectory import ModelAsked, read
 
 
 def said(prompt):

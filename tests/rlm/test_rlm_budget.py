@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from atoll.agent.rlm.budget import METERED, Account, Budget, BudgetError
 from atoll.errors import ConfigError
-from atoll.rlm.budget import METERED, Account, Budget, BudgetError
 
 
 def spend(account, usd=0.0, tokens=0):

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from rlm_runs import TEXT, Counters, ask, cell, script, told
 
-from atoll.environment.core import REPLEnvironment
-from atoll.jail.supervisor_client import supervisor
-from atoll.rlm import blocking, session
-from atoll.trajectory import events, read
+from atoll.agent.environment.core import REPLEnvironment
+from atoll.agent.rlm import blocking, session
+from atoll.agent.trajectory import events, read
+from atoll.jail.supervisor.process import supervisor
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
 PROGRAM = """
 import sys
-from atoll.rlm.blocking import RLM
-from atoll.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.blocking import RLM
+from atoll.agent.rlm.models.scripted import ScriptedModel
 model = ScriptedModel(["```python\\nprint('on', flush=True)\\nllm_query('x')\\n```"])
 sub = ScriptedModel(["never"], delay=600)
 rlm = RLM(model, sub_model=sub, backend="native", direct_tokens=1, trajectory=sys.argv[1])

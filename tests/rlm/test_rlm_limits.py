@@ -8,12 +8,12 @@ import time
 import pytest
 from rlm_runs import DONE, TEXT, Counters, ask, cell, cut, echo, script, told
 
+from atoll.agent.rlm import prompts
+from atoll.agent.rlm.budget import Account, Budget, BudgetError
+from atoll.agent.rlm.model_calls import Concurrency, ModelCalls
+from atoll.agent.rlm.models.types import Completion, Message, Usage
+from atoll.agent.trajectory import TrajectoryWriter, events
 from atoll.errors import ModelReplyError
-from atoll.rlm import prompts
-from atoll.rlm.budget import Account, Budget, BudgetError
-from atoll.rlm.model_calls import Concurrency, ModelCalls
-from atoll.rlm.models.types import Completion, Message, Usage
-from atoll.trajectory import TrajectoryWriter, events
 
 BATCH = "got = batch_llm_query([str(n) for n in range(32)])\n"
 COUNT = "FINAL(sum(getattr(one, 'failed', False) for one in got))"

@@ -10,13 +10,13 @@ import pytest
 from rlm_runs import DONE, TEXT, ask, cell, cut, first_message, script, told
 
 from atoll import REPLEnvironment
+from atoll.agent.rlm import prompts
+from atoll.agent.rlm.budget import Budget
+from atoll.agent.rlm.core import RLM
+from atoll.agent.rlm.replies import parse
+from atoll.agent.trajectory import events
 from atoll.errors import ConfigError, ModelUnavailableError
-from atoll.rlm import prompts
-from atoll.rlm.budget import Budget
-from atoll.rlm.core import RLM
-from atoll.rlm.replies import parse
 from atoll.text.tokens import estimate
-from atoll.trajectory import events
 
 
 @pytest.mark.spec("R4.3")

@@ -8,12 +8,12 @@ import pytest
 from rlm_runs import TEXT, ask, cell, first_message, script, told
 
 import atoll
-from atoll.environment.exploration import Exploration, ExplorationLog
-from atoll.environment.invocations import Invocation, InvocationLog
-from atoll.memory.episodic import EpisodicMemory
-from atoll.memory.planner import HINTS, worth
-from atoll.memory.vectors import Words
-from atoll.trajectory import events
+from atoll.agent.environment.exploration import Exploration, ExplorationLog
+from atoll.agent.environment.tools.invocations import Invocation, InvocationLog
+from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.planner import HINTS, worth
+from atoll.agent.memory.vectors import Words
+from atoll.agent.trajectory import events
 
 WAYS = ("direct", "scan", "search", "delegated")
 QUESTION = "What is it?"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rlm_runs import TEXT, ask, cell, script, told
 
-from atoll.trajectory import events
+from atoll.agent.trajectory import events
 
 SECRET = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
 

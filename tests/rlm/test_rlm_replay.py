@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from rlm_runs import TEXT, ask, cell, script
 
+from atoll.agent.rlm.models.recorded import Recorder, Replay
 from atoll.errors import ModelRecordError
-from atoll.rlm.models.recorded import Recorder, Replay
 
 TIMES = ("run", "at", "elapsed_ms", "duration_ms", "seconds")
 

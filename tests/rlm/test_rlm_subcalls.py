@@ -11,14 +11,14 @@ import time
 import pytest
 from rlm_runs import DONE, TEXT, Counters, ask, cell, first_message, script, told
 
-from atoll.context import Context
+from atoll.agent.rlm.budget import Account, Budget
+from atoll.agent.rlm.core import RLM
+from atoll.agent.rlm.prompts import EXAMPLE
+from atoll.agent.rlm.run import Run
+from atoll.agent.rlm.subcalls import Work
+from atoll.agent.trajectory import events
 from atoll.errors import ModelUnavailableError
-from atoll.rlm.budget import Account, Budget
-from atoll.rlm.core import RLM
-from atoll.rlm.prompts import EXAMPLE
-from atoll.rlm.run import Run
-from atoll.rlm.subcalls import Work
-from atoll.trajectory import events
+from atoll.sandbox.context import Context
 
 BATCH = 32
 

@@ -8,7 +8,7 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.service.keys import SCOPES
+from atoll.service.access.keys import SCOPES
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import httpx2
 import pytest
 from starlette.requests import Request
 
+from atoll.service.access.keys import SCOPES, Keys
 from atoll.service.console import pages, signin
-from atoll.service.keys import SCOPES, Keys
-from atoll.service.ledger import Ledger
-from atoll.service.problems import Problem
+from atoll.service.http.problems import Problem
+from atoll.service.storage.database import Ledger
 
 STATIC = resources.files("atoll.service.console") / "static"
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh6FO1AAAAABJRU5ErkJggg==")  # fmt: skip

@@ -10,9 +10,9 @@ import console_browser as browser
 import pytest
 from clients import Api
 
-from atoll.service.keys import SCOPES
-from atoll.trajectory import events as kinds
-from atoll.trajectory.codec import to_dict
+from atoll.agent.trajectory import events as kinds
+from atoll.agent.trajectory.codec import to_dict
+from atoll.service.access.keys import SCOPES
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="there is no Chromium on the PATH")
 

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from own_service import OwnService
 
-from atoll.service.e2b.routes import CONTROL
+from atoll.service.dialects.e2b.routes import CONTROL
 
 
 class Box:
@@ -221,7 +221,7 @@ def test_a_wrong_signature_is_not_hashed_once_for_each_sandbox(service: OwnServi
 
     query = {"path": "p" * 50_000, "signature": "v1_" + "A" * 43}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atoll.service.e2b.dialect.hashlib.sha256", counted)
+        patch.setattr("atoll.service.dialects.e2b.dialect.hashlib.sha256", counted)
         done = httpx2.get(f"{service.url}/files", params=query, trust_env=False)
     assert done.status_code == 401
     assert [size for size in hashed if size > 50_000] == [50_007]

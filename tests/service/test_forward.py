@@ -9,8 +9,8 @@ from starlette.requests import Request
 
 pytest.importorskip("httpx2", reason="the extra `redis` is not installed")
 
-from atoll.service.forward import Forwarder, UnreachableError
-from atoll.service.tracing import Traces
+from atoll.service.cluster.forward import Forwarder, UnreachableError
+from atoll.service.telemetry.tracing import Traces
 
 
 def _request(path: str, raw: bytes, query: bytes = b"") -> Request:

@@ -21,10 +21,10 @@ from own_service import OwnService
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from atoll.service.jupyter import kernel as kernels
-from atoll.service.jupyter import messages
-from atoll.service.jupyter.messages import V1
-from atoll.service.keys import Quota
+from atoll.service.access.keys import Quota
+from atoll.service.dialects.jupyter import kernel as kernels
+from atoll.service.dialects.jupyter import messages
+from atoll.service.dialects.jupyter.messages import V1
 
 SECONDS = 60
 KERNELS = "/jupyter/api/kernels"

@@ -15,8 +15,8 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.service.librechat.credentials import Credentials
-from atoll.service.problems import Problem
+from atoll.service.dialects.librechat.credentials import Credentials
+from atoll.service.http.problems import Problem
 
 ID = re.compile(r"[A-Za-z0-9_-]{21}\Z")
 AGENT = {"User-Agent": "LibreChat/1.0"}
@@ -311,7 +311,7 @@ def test_a_continuation_that_failed_fails_again_in_the_same_way(
         raise Problem(507, "storage", "the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("atoll.service.librechat.programmatic._until_answer", fail)
+        patch.setattr("atoll.service.dialects.librechat.programmatic._until_answer", fail)
         first = chat.post("/exec/programmatic", json=body)
     again = chat.post("/exec/programmatic", json=body)
     assert first.status_code == again.status_code == 507
@@ -422,7 +422,7 @@ def test_another_tenants_files_are_not_there(
 
 
 def test_too_many_requests_are_told_as_the_client_reads_it(service: OwnService) -> None:
-    from atoll.service.keys import Quota
+    from atoll.service.access.keys import Quota
 
     slow = service.add_key(tenant="slow", quota=Quota(requests_per_second=0.1, burst=1))
     with LibreChat(service.url, **{"x-api-key": slow}) as client:

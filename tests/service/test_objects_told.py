@@ -11,13 +11,13 @@ import pytest
 
 from atoll.errors import ConfigError
 from atoll.service import clock
-from atoll.service.blobs import FolderBlobs
+from atoll.service.access.keys import Keys, Principal
+from atoll.service.http.problems import Problem
 from atoll.service.ids import new_id
-from atoll.service.keys import Keys, Principal
-from atoll.service.ledger import Ledger
-from atoll.service.objects import Objects
-from atoll.service.problems import Problem
-from atoll.service.stored import StoredBytes
+from atoll.service.storage.blobs import FolderBlobs
+from atoll.service.storage.database import Ledger
+from atoll.service.storage.objects import Objects
+from atoll.service.storage.stored import StoredBytes
 
 OWNER = Principal(key="k", tenant="t")
 

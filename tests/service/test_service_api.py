@@ -9,7 +9,7 @@ import threading
 import pytest
 
 import atoll
-from atoll.service.file_operations import OPERATIONS
+from atoll.service.api.file_operations import OPERATIONS
 
 
 def test_one_command_runs_code_and_answers_with_its_result(api):

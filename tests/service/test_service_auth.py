@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from starlette.requests import Request
 
 from atoll.errors import ConfigError
-from atoll.service.keys import Keys
-from atoll.service.ledger import Ledger
-from atoll.service.librechat.credentials import Credentials
-from atoll.service.problems import Problem
-from atoll.service.proxies import Proxies
+from atoll.service.access.keys import Keys
+from atoll.service.dialects.librechat.credentials import Credentials
+from atoll.service.http.problems import Problem
+from atoll.service.http.proxies import Proxies
 from atoll.service.settings import ServiceSettings
+from atoll.service.storage.database import Ledger
 
 KID = "lc-codeapi-2026-05"
 OWN = ed25519.Ed25519PrivateKey.generate()

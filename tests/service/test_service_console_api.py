@@ -8,8 +8,15 @@ import threading
 from clients import Api
 from own_service import OwnService
 
-from atoll.trajectory import CodeRan, FinalGiven, ModelAnswered, ModelAsked, RunEnded, RunStarted
-from atoll.trajectory.codec import to_dict
+from atoll.agent.trajectory import (
+    CodeRan,
+    FinalGiven,
+    ModelAnswered,
+    ModelAsked,
+    RunEnded,
+    RunStarted,
+)
+from atoll.agent.trajectory.codec import to_dict
 
 RUN = [
     RunStarted(id="e1", run="r", question="How many?", model="m", context={"length": 9}),

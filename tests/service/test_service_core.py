@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from clients import Api
 
-from atoll.service.processes import GuestProcess, Processes, Report
+from atoll.service.core.processes import GuestProcess, Processes, Report
 
 
 def _ticks(api: Api, at: str) -> int:

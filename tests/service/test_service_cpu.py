@@ -8,7 +8,7 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.service.keys import SCOPES, Quota
+from atoll.service.access.keys import SCOPES, Quota
 
 BURN = "import time\nwhile time.process_time() < {}: pass"
 

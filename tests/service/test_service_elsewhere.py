@@ -17,9 +17,9 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.service.keys import Principal, Quota
-from atoll.service.problems import Problem
-from atoll.service.replicas import Replicas
+from atoll.service.access.keys import Principal, Quota
+from atoll.service.cluster.replicas import Replicas
+from atoll.service.http.problems import Problem
 from atoll.service.settings import ServiceSettings
 
 pytest.importorskip("redis", reason="the extra `redis` is not installed")

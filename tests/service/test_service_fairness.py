@@ -13,14 +13,15 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.explore.index import ContextIndex
+from atoll.agent.trajectory import read
+from atoll.concurrency.shares import MOST_THREADS_OF_ONE
 from atoll.files.inotify import MOST_WATCHES
-from atoll.service import overview, runs
-from atoll.service.hosted import HostedSession
-from atoll.service.lineage import MOST_NODES
-from atoll.service.sessions import Sessions
-from atoll.shares import MOST_THREADS_OF_ONE
-from atoll.trajectory import read
+from atoll.search.index import ContextIndex
+from atoll.service.api import overview
+from atoll.service.core import agent_runs
+from atoll.service.core.lineage import MOST_NODES
+from atoll.service.core.sessions import Sessions
+from atoll.service.core.tenant_session import HostedSession
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_a_key_with_too_many_operations_that_wait_for_a_thread_is_refused(
     api: Api, other: Api, service: OwnService, silent_searches, monkeypatch
 ):
     _, release = silent_searches
-    monkeypatch.setattr("atoll.service.service.MOST_WAITING_THREADS", 2)
+    monkeypatch.setattr("atoll.service.core.service.MOST_WAITING_THREADS", 2)
     context = api.post("/api/v1/contexts", content=b"a\nb\n").json()["id"]
     path, body = f"/api/v1/contexts/{context}/search", {"pattern": "a"}
     most, key = MOST_THREADS_OF_ONE + 2, api.get("/api/v1/whoami").json()["key"]
@@ -120,8 +121,8 @@ def test_the_tree_of_a_large_run_is_made_beside_the_event_loop(api: Api, monkeyp
             loops.append(asyncio.get_running_loop())
         return read(*args, **options)
 
-    monkeypatch.setattr(runs, "read", note)
-    monkeypatch.setattr(runs, "TREE_EVENTS", 500)
+    monkeypatch.setattr(agent_runs, "read", note)
+    monkeypatch.setattr(agent_runs, "TREE_EVENTS", 500)
     lines = [
         {"type": "subcall_started", "run": "r", "call": f"c{n}", "parent": f"c{n - 1}"}
         for n in range(2_000)

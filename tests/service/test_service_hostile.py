@@ -14,7 +14,7 @@ import pytest
 from clients import Api, connect
 from own_service import OwnService
 
-from atoll.service.keys import SCOPES
+from atoll.service.access.keys import SCOPES
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_a_clock_that_jumps_ends_nothing_and_forgets_nothing(strict, client, mon
 
 
 def test_a_killed_zygote_or_supervisor_is_replaced_and_no_request_is_lost(strict, client):
-    from atoll.jail.supervisor_client import supervisor
+    from atoll.jail.supervisor.process import supervisor
     from bench import processes
 
     for victim in (0, 1):

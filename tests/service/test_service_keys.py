@@ -10,7 +10,7 @@ from clients import Api
 
 import atoll
 from atoll.errors import SandboxStartError
-from atoll.service.keys import Quota
+from atoll.service.access.keys import Quota
 
 
 @pytest.mark.parametrize(

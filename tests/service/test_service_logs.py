@@ -14,9 +14,10 @@ from own_service import OwnService
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.errors import ConfigError
-from atoll.service import carry_over, logs
-from atoll.service.keys import SCOPES
+from atoll.service.access.keys import SCOPES
 from atoll.service.settings import ServiceSettings
+from atoll.service.storage import restart
+from atoll.service.telemetry import logs
 
 LOGGERS = ("atoll.service", "atoll.service.requests")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -81,7 +82,7 @@ def test_good_news_is_info_in_both_forms_and_a_request_is_a_line_in_json_only(
     levels = {name: logging.getLogger(name).level for name in ("", *LOGGERS)}
     try:
         logs.set_up(form, debug=False)
-        carry_over._tell({"ses_1": "", "ses_2": "it could not be saved because of f, gen"})
+        restart._tell({"ses_1": "", "ses_2": "it could not be saved because of f, gen"})
         logs.answered(method="GET", route="/health", status=200, ms=1.0, code="")
     finally:
         for name, level in levels.items():

@@ -19,9 +19,9 @@ import pytest
 from clients import Api, connect
 from own_service import OwnService
 
-from atoll.service.admission import Budget
-from atoll.service.keys import SCOPES, Principal, Quota
-from atoll.service.problems import Problem
+from atoll.service.access.admission import Budget
+from atoll.service.access.keys import SCOPES, Principal, Quota
+from atoll.service.http.problems import Problem
 
 MIB = 1 << 20
 TOTAL, EACH = 96 * MIB, 32 * MIB

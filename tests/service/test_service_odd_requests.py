@@ -12,10 +12,10 @@ from clients import Api, connect
 from own_service import OwnService
 
 from atoll.service import clock
-from atoll.service.admission import Budget
-from atoll.service.executions import Execution
-from atoll.service.history import MOST_BYTES, MOST_CELLS, MOST_TEXT, History
-from atoll.service.keys import SCOPES, Principal, Quota
+from atoll.service.access.admission import Budget
+from atoll.service.access.keys import SCOPES, Principal, Quota
+from atoll.service.core.executions import Execution
+from atoll.service.core.history import MOST_BYTES, MOST_CELLS, MOST_TEXT, History
 
 
 @pytest.fixture(scope="module")

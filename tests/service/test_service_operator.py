@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import ConfigError
-from atoll.service.ledger import Ledger
+from atoll.service.storage.database import Ledger
 from atoll.state.store import SqliteStateStore
 
 COMMAND = (sys.executable, "-m", "atoll.cli.main", "serve", "--tier", "bare")

@@ -13,8 +13,8 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.errors import StateError
-from atoll.service import logs
-from atoll.service.keys import SCOPES
+from atoll.service.access.keys import SCOPES
+from atoll.service.telemetry import logs
 
 
 class Restartable:

@@ -9,8 +9,8 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
-from atoll.service.keys import SCOPES
-from atoll.service.processes import PLACE
+from atoll.service.access.keys import SCOPES
+from atoll.service.core.processes import PLACE
 
 
 def wait_until(reached):

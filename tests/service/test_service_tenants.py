@@ -15,13 +15,13 @@ import httpx2
 import pytest
 from own_service import OwnService
 
+from atoll.service.access.keys import SCOPES
 from atoll.service.console import pages
-from atoll.service.e2b.dialect import GONE
-from atoll.service.e2b.routes import by_key, by_signature, by_token
-from atoll.service.e2b.wire import refuse_stream
-from atoll.service.keys import SCOPES
-from atoll.service.librechat.routes import who as by_librechat
-from atoll.service.routes import Route, all_routes
+from atoll.service.dialects.e2b.dialect import GONE
+from atoll.service.dialects.e2b.routes import by_key, by_signature, by_token
+from atoll.service.dialects.e2b.wire import refuse_stream
+from atoll.service.dialects.librechat.routes import who as by_librechat
+from atoll.service.http.routes import Route, all_routes
 
 _ID = re.compile(r"\{(\w+)(?::path)?\}")
 BODIES: dict[str, object] = {

@@ -14,7 +14,7 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.errors import ConfigError
-from atoll.service.tracing import Traces
+from atoll.service.telemetry.tracing import Traces
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra `otel` is missing")
 

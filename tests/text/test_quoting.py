@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from atoll.rlm.context_sources import read_context
+from atoll.agent.rlm.context_sources import read_context
 from atoll.text.quoting import DIGITS, quoted, tag_of
 
 

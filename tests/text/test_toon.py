@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from atoll.guest import values
+from atoll.guest.shared import values
 from atoll.text.toon import LONGEST_INT_BITS, to_text
 
 pytestmark = pytest.mark.spec("R4.17")

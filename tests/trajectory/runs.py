@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     BudgetWarned,
     CodeRan,
     Event,

@@ -4,8 +4,8 @@ import pytest
 from browser import Browser, found
 from runs import QUESTION, hostile, realistic
 
-from atoll.trajectory import Trajectory, TrajectoryWriter
-from atoll.trajectory.html import page
+from atoll.agent.trajectory import Trajectory, TrajectoryWriter
+from atoll.agent.trajectory.html import page
 
 pytestmark = pytest.mark.skipif(found() is None, reason="no browser: apt-get install chromium")
 LOUD = {

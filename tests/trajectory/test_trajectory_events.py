@@ -6,7 +6,7 @@ import math
 import pytest
 from runs import hostile, realistic
 
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     KINDS,
     BudgetWarned,
     CodeRan,
@@ -21,8 +21,8 @@ from atoll.trajectory import (
     from_dict,
     to_dict,
 )
-from atoll.trajectory.events import LONG
-from atoll.trajectory.fields import DATA_CAP, NUMBER_CAP, cut
+from atoll.agent.trajectory.events import LONG
+from atoll.agent.trajectory.fields import DATA_CAP, NUMBER_CAP, cut
 
 
 @pytest.mark.parametrize("story", [realistic, hostile])

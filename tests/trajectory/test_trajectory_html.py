@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from runs import HOSTILE, QUESTION, hostile, realistic
 
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     CodeRan,
     ModelAnswered,
     ModelAsked,
@@ -18,9 +18,9 @@ from atoll.trajectory import (
     TrajectoryWriter,
     from_dict,
 )
-from atoll.trajectory.html import page
-from atoll.trajectory.html.steps import Steps
-from atoll.trajectory.html.texts import PAGE_CAP, SHORT, Texts, one
+from atoll.agent.trajectory.html import page
+from atoll.agent.trajectory.html.steps import Steps
+from atoll.agent.trajectory.html.texts import PAGE_CAP, SHORT, Texts, one
 
 VOID = {"meta", "rect", "path"}
 ELEMENTS = {

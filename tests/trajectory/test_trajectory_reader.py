@@ -6,8 +6,7 @@ import os
 import pytest
 from runs import realistic
 
-from atoll.errors import ConfigError
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     CodeRan,
     ModelAnswered,
     ModelAsked,
@@ -22,9 +21,10 @@ from atoll.trajectory import (
     read,
     to_dict,
 )
-from atoll.trajectory.reader import LINE_CAP
-from atoll.trajectory.tree import DEPTH_CAP
-from atoll.trajectory.words import at_once
+from atoll.agent.trajectory.reader import LINE_CAP
+from atoll.agent.trajectory.tree import DEPTH_CAP
+from atoll.agent.trajectory.words import at_once
+from atoll.errors import ConfigError
 
 LINE = json.dumps(to_dict(Planned(way="loop"))).encode() + b"\n"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from browser import Browser, found
 
-from atoll.trajectory import Explored, FinalGiven, RunStarted, Trajectory, from_dict, to_dict
-from atoll.trajectory.html import page
-from atoll.trajectory.research import DEEPEST, rows, summary
-from atoll.trajectory.show import show
+from atoll.agent.trajectory import Explored, FinalGiven, RunStarted, Trajectory, from_dict, to_dict
+from atoll.agent.trajectory.html import page
+from atoll.agent.trajectory.research import DEEPEST, rows, summary
+from atoll.agent.trajectory.show import show
 
 
 def node(name, parent=None, *, status="pending", refs=(), similar=(), call="", found=""):

@@ -6,8 +6,7 @@ import pytest
 from costs import least_cpu_seconds
 from runs import QUESTION, hostile, realistic
 
-from atoll.cli.colours import Colours
-from atoll.trajectory import (
+from atoll.agent.trajectory import (
     CodeRan,
     FinalGiven,
     Planned,
@@ -20,7 +19,8 @@ from atoll.trajectory import (
     terminal_text,
     words,
 )
-from atoll.trajectory.show import show
+from atoll.agent.trajectory.show import show
+from atoll.cli.terminal.colours import Colours
 
 
 def told(story, **options) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.trajectory import words
+from atoll.agent.trajectory import words
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import time
 import pytest
 from runs import realistic
 
+from atoll.agent.trajectory import CodeRan, Planned, TrajectoryWriter, read
 from atoll.errors import ConfigError
-from atoll.trajectory import CodeRan, Planned, TrajectoryWriter, read
 
 
 def plan(number: int = 0) -> Planned:
@@ -144,7 +144,7 @@ def test_a_full_disk_is_told_of_once_and_the_run_goes_on(tmp_path, small_disk, c
 
 def test_a_kill_tears_the_last_line_at_most(tmp_path):
     path, code = tmp_path / "t.jsonl", (
-        "import sys; from atoll.trajectory import CodeRan, TrajectoryWriter\n"
+        "import sys; from atoll.agent.trajectory import CodeRan, TrajectoryWriter\n"
         "writer = TrajectoryWriter(sys.argv[1])\n"
         "while True: writer.emit(CodeRan(turn=1, code='x' * 20_000))"
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 HOOKS = """
 import os
-from atoll.jail.after_fork import LibraryHooks
+from atoll.jail.zygote.after_fork import LibraryHooks
 
 def module(name):
     code = '''
@@ -37,7 +37,7 @@ for name in ("threading", "logging", "other"):
 NUMPY = """
 import os, sys
 import numpy
-from atoll.jail.after_fork import numpy_reseeder
+from atoll.jail.zygote.after_fork import numpy_reseeder
 numpy.random.normal()
 reseed = numpy_reseeder()
 """
@@ -93,7 +93,7 @@ numpy.random.set_state(numpy.random.RandomState(1).get_state())
 def test_random_is_reseeded_without_its_hook():
     code = """
 import random
-from atoll.jail.after_fork import random_reseeder
+from atoll.jail.zygote.after_fork import random_reseeder
 random.gauss(0, 1)
 reseed = random_reseeder()
 print(vars(random)["_inst"].gauss_next)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from atoll.background import Background
-from atoll.shares import OWNER, acting_for
+from atoll.concurrency.background import Background
+from atoll.concurrency.shares import OWNER, acting_for
 
 
 async def test_a_watch_goes_on_after_a_step_that_fails(caplog):

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 import atoll
-from atoll import bridge
-from atoll.bridge import CallFailedError, HostBridge
+from atoll.sandbox import bridge
+from atoll.sandbox.bridge import CallFailedError, HostBridge
 
 
 def make(most=4, **tools):

@@ -13,7 +13,7 @@ from types import CodeType
 import pytest
 
 import atoll
-from atoll.guest import bundle
+from atoll.guest.entry import bundle
 from atoll.launch.boot import _BOOT
 from atoll.launch.interpreter import GUEST_FOLDER
 
@@ -39,7 +39,7 @@ def boot(root: Path) -> bytes:
 def test_a_guest_starts_whatever_has_become_of_the_bundle(folder, state):
     if state == "whole":
         bundle.write(str(folder))
-        for module in folder.glob("*.py"):
+        for module in folder.rglob("*.py"):
             module.unlink()  # nothing else is read
     elif state == "broken":
         Path(bundle.path(str(folder))).write_bytes(b"cut")
@@ -59,16 +59,16 @@ def test_it_is_written_again_when_a_module_has_changed(folder):
     first = target.stat().st_mtime_ns, target.stat().st_ino
     assert not bundle.write(str(folder))
     assert (target.stat().st_mtime_ns, target.stat().st_ino) == first
-    (folder / "kinds.py").write_text("CHANGED = 1\n")
+    (folder / "shared/kinds.py").write_text("CHANGED = 1\n")
     assert bundle.write(str(folder))
-    assert "CHANGED" in modules(target)["guest.kinds"].co_names
+    assert "CHANGED" in modules(target)["guest.shared.kinds"].co_names
 
 
 def modules(target: Path) -> dict[str, CodeType]:
     """What a bundle holds, in its order."""
     with target.open("rb") as file:
         file.readline()
-        return dict(marshal.loads(file.read())[1])
+        return {name: code for name, _, code in marshal.loads(file.read())[1]}
 
 
 def test_it_holds_what_a_guest_starts_with_each_module_after_those_it_imports(folder):
@@ -76,8 +76,12 @@ def test_it_holds_what_a_guest_starts_with_each_module_after_those_it_imports(fo
     names = list(modules(Path(bundle.path(str(folder)))))
     assert names[0] == "guest"
     assert names[-1] == "guest.__main__"
-    assert "guest.state" not in names  # which is loaded by the first save()
-    for needed, user in [("kinds", "values"), ("values", "repl"), ("repl", "server")]:
+    assert "guest.state.keeper" not in names  # which is loaded by the first save()
+    for needed, user in [
+        ("shared.kinds", "shared.values"),
+        ("shared.values", "cells.repl"),
+        ("cells.repl", "entry.server"),
+    ]:
         assert names.index(f"guest.{needed}") < names.index(f"guest.{user}")
 
 
@@ -98,7 +102,10 @@ def test_guest_code_sees_nothing_of_it():
     with atoll.create_sandbox(backend="native") as box:
         code = "import sys\n[type(one).__name__ for one in sys.meta_path] + sorted(sys.path_hooks, key=str)"
         assert "Bundle" not in str(box.execute(code).value)
-        assert box.execute("'guest' in sys.modules or 'guest.bundle' in sys.modules").value is False
+        assert (
+            box.execute("'guest' in sys.modules or 'guest.entry.bundle' in sys.modules").value
+            is False
+        )
 
 
 def test_a_guest_starts_without_modules_that_few_cells_need():

@@ -11,7 +11,7 @@ import pytest
 
 import atoll
 from atoll.backends.remote import connection
-from atoll.pool import Pool, PooledSandbox
+from atoll.hosting.pool import Pool, PooledSandbox
 
 
 async def opened(**options):
@@ -121,7 +121,7 @@ async def test_a_cancelled_destroy_closes_the_connection_to_a_service(client):
 
 REAPS = """
 import os, socket
-from atoll.jail.zygote import Zygote
+from atoll.jail.zygote.main import Zygote
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 zygote = Zygote(theirs, theirs)
 pids = [os.fork() or os._exit(3) for _ in range(2)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.output import LineSplitter, OutputCapture
+from atoll.sandbox.output import LineSplitter, OutputCapture
 
 
 def capture(data: bytes, *, max_bytes: int, max_chars: int, step: int = 7) -> tuple[str, bool]:

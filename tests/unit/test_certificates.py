@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll import certificates
 from atoll.backends.pyodide import deno, distribution, index, wheels
+from atoll.egress import certificates
 from atoll.packages.target import run_pip
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.jail import cgroup, meter
-from atoll.jail.cgroup import Cgroup, Groups, Hierarchies
-from atoll.jail.spec import Limits
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import cgroup, meter
+from atoll.jail.measure.cgroup import Cgroup, Groups, Hierarchies
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import Limits
 
 LIMITS = Limits(memory=100 << 20, processes=10, disk=None, file_size=None, open_files=64)
 NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=64)
@@ -500,7 +500,7 @@ def test_no_group_is_kept_when_none_is_in_use(tmp_path, monkeypatch):
 
 FORK = """
 import os, sys
-from atoll.jail import syscalls
+from atoll.jail.walls import syscalls
 
 try:
     syscalls.fork(0, 99_999)

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from atoll.channel import ChannelEndedError, HostChannel
+from atoll.sandbox.channel import ChannelEndedError, HostChannel
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.jail import probe, syscalls
+from atoll.jail.measure import probe
+from atoll.jail.walls import syscalls
 from atoll.policy import Isolation
 
 pytestmark = pytest.mark.skipif(

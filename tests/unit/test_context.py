@@ -8,10 +8,10 @@ import os
 
 import pytest
 
-from atoll import context as contexts
-from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.guest import context as guest_context
+from atoll.guest.core import context as guest_context
+from atoll.sandbox import context as contexts
+from atoll.sandbox.context import Context
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail.copytree import copy_tree
+from atoll.jail.walls.copytree import copy_tree
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_descriptors_do_not_grow_with_the_tree(pair, shape):
         (source / "/".join(["d"] * 300)).mkdir(parents=True)
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16)); "
-        "from atoll.jail.copytree import copy_tree; copy_tree(*sys.argv[1:])"
+        "from atoll.jail.walls.copytree import copy_tree; copy_tree(*sys.argv[1:])"
     )
     subprocess.run([sys.executable, "-c", code, source, target], check=True)
     assert sum(len(folders) for _, folders, _ in os.walk(target)) == 300
@@ -136,7 +136,7 @@ def test_no_room_is_an_error(pair):
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); "
-        "from atoll.jail.copytree import copy_tree; copy_tree(*sys.argv[1:])"
+        "from atoll.jail.walls.copytree import copy_tree; copy_tree(*sys.argv[1:])"
     )
     command = [sys.executable, "-c", code, source, target]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

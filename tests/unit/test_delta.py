@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.guest import delta
+from atoll.guest.cells import delta
 
 
 def test_an_empty_folder_is_known_by_the_time_of_its_last_change(tmp_path, monkeypatch):

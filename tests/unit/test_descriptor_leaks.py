@@ -12,12 +12,12 @@ import pytest
 import atoll
 from atoll.backends.restricted import launch
 from atoll.errors import BusyError, SandboxError, SandboxStartError, StateError
-from atoll.jail import client, packets
+from atoll.jail.supervisor import client, packets
 from atoll.launch.guest_handle import pipes
-from atoll.passed_fds import PassedFds
+from atoll.rpc import connection
+from atoll.rpc.connection import Peer, Reply
+from atoll.rpc.passed_fds import PassedFds
 from atoll.state.transfer import Inflow, Outflow
-from atoll.wire import peer
-from atoll.wire.peer import Peer, Reply
 
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")
 
@@ -92,8 +92,8 @@ async def test_folders_that_find_no_room_fail_one_call_and_not_the_supervisor(mo
 
 
 async def test_descriptors_that_find_no_room_fail_one_call_and_not_the_connection(monkeypatch):
-    monkeypatch.setattr(peer, "_FD_ROOM", socket.CMSG_SPACE(4))  # the kernel cuts them off
-    many = peer.MAX_FDS
+    monkeypatch.setattr(connection, "_FD_ROOM", socket.CMSG_SPACE(4))  # the kernel cuts them off
+    many = connection.MAX_FDS
 
     async def serve(method, _params, passed_fds):
         fds = [os.dup(0) for _ in range(many)] if method == "many" else []

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from atoll import Display, result_fields
+from atoll import Display
+from atoll.sandbox import result_fields
 
 
 def row(media_type="text/html", data=b"<b>"):

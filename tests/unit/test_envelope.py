@@ -11,7 +11,7 @@ import time
 import pytest
 
 import atoll
-from atoll.guest.state import shortened
+from atoll.guest.state.keeper import shortened
 from atoll.state import envelope
 from atoll.state import key as state_keys
 

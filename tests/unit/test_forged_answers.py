@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from atoll import result_fields
-from atoll.guest.delta import MAX_FILES
-from atoll.guest.repl import VALUE_BYTES, VALUE_ITEMS
+from atoll.guest.cells.delta import MAX_FILES
+from atoll.guest.cells.repl import VALUE_BYTES, VALUE_ITEMS
+from atoll.sandbox import result_fields
 from atoll.types import Artifact, Outcome
 
 OK = {"kind": "ok", "exit_code": 0, "files": {"created": [], "modified": []}}

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.backends.wasm import warm_workers
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.process import supervisor
 
 FORKS = """
 import os, sys, atoll
@@ -52,8 +52,8 @@ def test_a_blocking_sandbox_used_after_a_fork_raises():
 
 HELD = """
 import os, sys, threading, atoll
-from atoll import forks
-from atoll.jail.supervisor_client import supervisor
+from atoll.concurrency import forks
+from atoll.jail.supervisor.process import supervisor
 with atoll.create_sandbox(backend="native") as box:
     box.execute("1")
 locks = {supervisor._lock, *forks._locks}

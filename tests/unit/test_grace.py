@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from atoll import deadline
-from atoll.jail import meter
-from atoll.jail.usage import CROWD, JailUsage, ProcessUsage
+from atoll.jail.measure import meter
+from atoll.jail.measure.usage import CROWD, JailUsage, ProcessUsage
+from atoll.sandbox import deadline
 
 GRACE = 0.02
 

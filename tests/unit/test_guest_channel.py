@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from atoll.guest.channel import Channel, ChannelClosedError
-from atoll.guest.interrupt import InterruptGate
+from atoll.guest.core.channel import Channel, ChannelClosedError
+from atoll.guest.core.interrupt import InterruptGate
 
 
 def test_a_guest_for_one_cell_sees_the_host_close_and_goes_on_if_there_is_more():

@@ -10,15 +10,15 @@ import pytest
 
 from atoll import guest
 
-FILES = sorted(Path(guest.__file__).parent.glob("*.py"))
+FILES = sorted(Path(guest.__file__).parent.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_the_syntax_is_that_of_python_3_8(path):
     ast.parse(path.read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_only_the_standard_library_is_imported(path):
     tree = ast.parse(path.read_text())
     tried = {id(one) for node in ast.walk(tree) if _does_without(node) for one in node.body}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail import host_facts
+from atoll.jail.measure import host_facts
 
 PLAIN = "36 35 98:0 / / rw - ext4 /dev/root rw\n37 36 0:5 / /proc rw - proc proc rw\n"
 MASKED = PLAIN + "99 37 0:50 / /proc/kcore rw,nosuid - tmpfs tmpfs rw\n"

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from atoll.guest import values
-from atoll.guest.arrays import LibraryMissingError
+from atoll.guest.shared import values
+from atoll.guest.shared.arrays import LibraryMissingError
 
 
 def array(dtype="<i8", shape=(1,), data=b"\0" * 8):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import signal
 
-from atoll.guest.interrupt import InterruptGate
+from atoll.guest.core.interrupt import InterruptGate
 
 
 def test_code_is_interrupted_where_no_thread_may_be_started(monkeypatch):

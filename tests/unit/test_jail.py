@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.jail import meter, root, users
-from atoll.jail.spec import Bind
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import meter
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import Bind
+from atoll.jail.walls import root, users
 
 WAIT = 30_000
 DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}

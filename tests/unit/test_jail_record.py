@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from atoll.jail import packets
-from atoll.jail.jail_record import JailRecord
+from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.jail_record import JailRecord
 
 
 class _Record(JailRecord):

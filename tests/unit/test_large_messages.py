@@ -10,9 +10,10 @@ import threading
 import pytest
 
 import atoll
-from atoll import peer, result_fields, variables
-from atoll.channel import HostChannel
-from atoll.guest import rpc, values
+from atoll.guest.shared import rpc, values
+from atoll.rpc import peer
+from atoll.sandbox import result_fields, variables
+from atoll.sandbox.channel import HostChannel
 
 
 def line_of(result: bytes) -> bytes:

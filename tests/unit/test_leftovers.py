@@ -6,7 +6,7 @@ import subprocess
 import sys
 import types
 
-from atoll.guest import leftovers
+from atoll.guest.state import leftovers
 
 
 def _module(name: str, file: str) -> types.ModuleType:
@@ -34,8 +34,8 @@ def test_modules_of_an_interpreter_below_a_folder_of_the_guest_are_not_the_sessi
 def test_what_is_mounted_in_a_folder_that_is_not_saved_is_found_by_its_first_name():
     code = """
 import os
-from atoll.guest import leftovers
-from atoll.jail import syscalls, users
+from atoll.guest.state import leftovers
+from atoll.jail.walls import syscalls, users
 users.enter_own_user_namespace(seen_as=0)
 syscalls.unshare(syscalls.CLONE_NEWNS)
 syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)

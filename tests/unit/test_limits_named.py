@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from atoll.integrations.agent_tool import text_of
-from atoll.notebook import CellResult
-from atoll.service.e2b.interpreter import _fault_of
+from atoll.service.dialects.e2b.interpreter import _fault_of
+from atoll.service.dialects.jupyter.cell_messages import CellResult
 from atoll.types import Outcome, SandboxResult, stderr_with_error
 
 TRACE = "Traceback (most recent call last):\n  File ...\nKeyboardInterrupt\n"

@@ -13,9 +13,10 @@ from collections.abc import Callable
 
 import pytest
 
-from atoll.jail import packets, seccomp, syscalls
-from atoll.jail.listener import MOST_REFUSALS, Listener, Notification, Reply
-from atoll.jail.seccomp import asked_number
+from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.listener import MOST_REFUSALS, Listener, Notification, Reply
+from atoll.jail.walls import seccomp, syscalls
+from atoll.jail.walls.seccomp import asked_number
 
 ALLOWED = Reply(allowed=True)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from costs import least_cpu_seconds
 
-from atoll.guest import magics
+from atoll.guest.cells import magics
 
 
 def translated(code):

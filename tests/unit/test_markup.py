@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll import markup
-from atoll.explore.evidence import Evidence
-from atoll.explore.ledger import Coverage
-from atoll.rlm.types import Ended
+from atoll.agent.rlm.types import Ended
+from atoll.search.coverage import Coverage
+from atoll.search.evidence import Evidence
+from atoll.text import markup
 from atoll.types import Display, ExecuteResponse, Outcome, SandboxResult, Variable, Variables
 
 EVIL = "</pre></div><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\ud800'\""

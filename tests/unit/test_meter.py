@@ -12,9 +12,10 @@ import types
 import pytest
 from costs import least_cpu_seconds
 
-from atoll.guest import memory
-from atoll.jail import jail_record, meter
-from atoll.jail.container_memory import ContainerMemory
+from atoll.guest.core import memory
+from atoll.jail.measure import meter
+from atoll.jail.measure.container_memory import ContainerMemory
+from atoll.jail.supervisor import jail_record
 
 MANY = 60_000
 HOLD = """

@@ -10,8 +10,8 @@ import pytest
 
 import atoll
 from atoll.files.sync import SyncFiles
-from atoll.name_hints import SandboxHints
-from atoll.sync import SyncSandbox
+from atoll.sandbox.blocking import SyncSandbox
+from atoll.text.name_hints import SandboxHints
 from atoll.types import Outcome, SandboxResult
 
 

@@ -15,11 +15,11 @@ from atoll.backends.remote.sandbox import RemoteSandbox
 from atoll.config import WAYS, SandboxConfig, options_with
 from atoll.factory import merge
 from atoll.replserver import command
-from atoll.service import shapes
-from atoll.service.keys import Quota
-from atoll.service.problems import Problem
-from atoll.service.reach import wanted
-from atoll.wire import options
+from atoll.sandbox.wire import options
+from atoll.service.access.keys import Quota
+from atoll.service.access.permissions import wanted
+from atoll.service.http import bodies
+from atoll.service.http.problems import Problem
 
 SAMPLES = {
     "int": 7,
@@ -69,7 +69,7 @@ async def test_an_option_reaches_the_service_or_is_refused(name):
         return {}
 
     await RemoteSandbox(config)._create(SimpleNamespace(call=call), None)
-    body = msgspec.convert(json.loads(json.dumps(asked)), shapes.NewSession)
+    body = msgspec.convert(json.loads(json.dumps(asked)), bodies.NewSession)
     settings: Any = SimpleNamespace(
         session_packages=("*",), session_hosts=(), max_output_bytes=8 << 20
     )

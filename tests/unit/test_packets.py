@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from atoll.jail import packets
+from atoll.jail.supervisor import packets
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_more_descriptors_than_there_is_room_for_are_closed(ends):
 def test_descriptors_that_the_process_has_no_room_for_are_told():
     code = """
 import os, resource
-from atoll.jail import packets
+from atoll.jail.supervisor import packets
 one, other = packets.pair()
 packets.send(one, "three", [0, 1, 2])
 free = os.open('/dev/null', os.O_RDONLY); os.close(free)

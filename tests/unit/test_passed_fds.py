@@ -10,8 +10,8 @@ import time
 import pytest
 
 import atoll
-from atoll.jail.listener import MOST_REFUSALS
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.listener import MOST_REFUSALS
+from atoll.jail.supervisor.process import supervisor
 
 ASK = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); fd = libc.setns(-1, 0); (fd, ctypes.get_errno())"
 SOCKETS = "import os; [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}') and 'socket' in os.readlink(f'/proc/self/fd/{fd}')]"

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 
-from atoll.piped_child import PipedChild
+from atoll.concurrency.piped_child import PipedChild
 
 ECHO = "import sys; data = sys.stdin.buffer.read(1 << 20); sys.stdout.buffer.write(data)"
+SLOW = "import sys; sys.stdin.buffer.read(1); print('ready', flush=True)"
 DEAF = "import time; print('ready', flush=True); time.sleep(600)"
 
 
@@ -46,9 +47,10 @@ def test_more_than_a_pipe_holds_goes_there_and_back(child_of):
 
 
 def test_an_answer_that_is_late_is_a_timeout(child_of):
-    child = child_of(DEAF)
+    child = child_of(SLOW)
     with pytest.raises(TimeoutError):
-        child.receive(100, nothing)
+        child.receive(5, nothing)
+    child.send(b"x", minute)
     assert child.receive(5, minute) == b"ready"
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.environment.options import configured
+from atoll.agent.environment.options import configured
+from atoll.agent.rlm.options import OURS
 from atoll.errors import ConfigError
 from atoll.policy import MIB
-from atoll.rlm.options import OURS
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from atoll.portal import Portal
+from atoll.concurrency.portal import Portal
 
 PATIENCE_SECONDS = 20
 

@@ -9,13 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.jail import client, probe
+from atoll.jail.measure import probe
+from atoll.jail.supervisor import client
 from atoll.policy import Isolation
 
 BIND_A_REPLACED_FILE = """
 import os, sys
 from pathlib import Path
-from atoll.jail import root, syscalls, users
+from atoll.jail.walls import root, syscalls, users
 folder = Path(sys.argv[1])
 source, target = folder / "source", folder / "target"
 source.write_text("old"), target.touch()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 import atoll
-from atoll.availability import Availability
 from atoll.backends import registry
 from atoll.backends.native import NativePythonSandbox
-from atoll.jail import probe
+from atoll.jail.measure import probe
 from atoll.policy import Isolation
+from atoll.sandbox.availability import Availability
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from atoll.guest import private
-from atoll.jail import rehearsal
+from atoll.guest.core import private
+from atoll.jail.supervisor import rehearsal
 
 LOOK = """
 import dis, json, os, resource, signal, sys
@@ -33,14 +33,14 @@ def specialised(function):
     return sorted(names - set(dis.opmap))
 """
 STEPS = """
-from atoll.jail import fork_guest, steps
+from atoll.jail.zygote import fork_guest; from atoll.jail.walls import steps
 steps.prepare_forked()
 before = look()
 fork_guest.rehearse()
 code = [specialised(one) for one in (steps.take, steps.mount_own_proc, steps.set_rlimits)]
 """
 CELLS = """
-import atoll.guest.__main__ as start, atoll.guest.server as server
+import atoll.guest.__main__ as start, atoll.guest.entry.server as server
 guest = start.Guest(os.getcwd())
 before = look()
 guest.rehearse()

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atoll.guest import rpc
+from atoll.guest.shared import rpc
 
 
 def test_messages_round_trip():

@@ -11,7 +11,7 @@ import venv
 import pytest
 
 import atoll
-from atoll.guest.pickler import load_cloudpickle
+from atoll.guest.state.pickler import load_cloudpickle
 from atoll.launch import library
 from atoll.state import envelope
 from atoll.state.transfer import Inflow, Outflow

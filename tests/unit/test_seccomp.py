@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail import bpf, seccomp, secluded, syscalls
-from atoll.jail.syscall_table import ALLOWED, ASKED, REFUSED
+from atoll.jail.walls import bpf, seccomp, secluded, syscalls
+from atoll.jail.walls.syscall_table import ALLOWED, ASKED, REFUSED
 
 ALLOW, KILL, ERRNO, ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -11,13 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.jail import meter, shared_jail, syscalls
-from atoll.jail.forked_guest import ForkedGuestRecord
-from atoll.jail.shared_jail import SharedJail
+from atoll.jail.measure import meter
+from atoll.jail.supervisor import shared_jail
+from atoll.jail.supervisor.shared_jail import SharedJail
+from atoll.jail.walls import syscalls
+from atoll.jail.zygote.forked_guest import ForkedGuestRecord
 
 IN_MOUNTS_OF_ITS_OWN = """
 import os, sys, time
-from atoll.jail import syscalls
+from atoll.jail.walls import syscalls
 if os.geteuid():
     syscalls.unshare(syscalls.CLONE_NEWUSER)
 syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -154,7 +156,7 @@ def test_rights_in_effect_are_seen_in_any_thread():
         pytest.skip("needs rights to show")
     code = """
 import sys, threading, time
-from atoll.jail import syscalls
+from atoll.jail.walls import syscalls
 if sys.argv[1] == 'thread':
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 syscalls.drop_capabilities()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from atoll.shares import OWNER, FairShare, FairThreads, acting_for
+from atoll.concurrency.shares import OWNER, FairShare, FairThreads, acting_for
 
 
 def started(share):

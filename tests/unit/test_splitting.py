@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from atoll.guest import splitting
+from atoll.guest.cells import splitting
 
 CELLS = (
     "", "\n", "# only a comment", "1", "1\n\n", "1; 2", "x = 1; x", "x = 1", "x = 'a;b'", "f(\n1\n)", "(1,\n2)",

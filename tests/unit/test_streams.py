@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from atoll.guest.streams import copy_up
+from atoll.guest.core.streams import copy_up
 
 
 def test_a_descriptor_is_copied_to_the_first_free_number_and_no_child_inherits_it():

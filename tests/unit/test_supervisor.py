@@ -21,12 +21,12 @@ import pytest
 
 import atoll
 from atoll.backends.native import launch
-from atoll.jail import client
-from atoll.jail import spec as specs
-from atoll.jail.client import Lease
-from atoll.jail.spec import Bind, JailSpec, Limits
-from atoll.jail.supervisor import Supervisor
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor import client
+from atoll.jail.supervisor import spec as specs
+from atoll.jail.supervisor.client import Lease
+from atoll.jail.supervisor.main import Supervisor
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import Bind, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
 
@@ -128,7 +128,7 @@ async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():
 
 def test_a_control_group_that_processes_leave_late_is_tried_again_until_it_is_gone(monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    monkeypatch.setattr("atoll.jail.supervisor.STUCK_SECONDS", 0.01)
+    monkeypatch.setattr("atoll.jail.supervisor.main.STUCK_SECONDS", 0.01)
     served, tries = Supervisor(theirs), []
 
     def remove_stuck() -> None:
@@ -202,7 +202,7 @@ def test_guests_do_not_outlive_a_host_that_has_a_fork():
     """A fork holds copies of the host's sockets, so those do not end when the host does."""
     code = (
         "import atoll, os, time\n"
-        "from atoll.jail.supervisor_client import supervisor\n"
+        "from atoll.jail.supervisor.process import supervisor\n"
         "box = atoll.create_sandbox()\n"
         "if os.fork() == 0:\n    os.closerange(0, 3)\n    time.sleep(20)\n    os._exit(0)\n"
         "print(supervisor.pid, flush=True)\ntime.sleep(60)"
@@ -289,7 +289,7 @@ def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
 async def test_a_request_that_is_no_spec_is_refused_and_the_supervisor_goes_on(monkeypatch):
     async with atoll.aio.create_sandbox() as box:
         pid = supervisor.pid
-        monkeypatch.setattr("atoll.jail.spec.request", lambda _: b'{"kind": "jail"}')
+        monkeypatch.setattr("atoll.jail.supervisor.spec.request", lambda _: b'{"kind": "jail"}')
         with pytest.raises(atoll.SandboxStartError):
             await _open()
         monkeypatch.undo()
@@ -362,11 +362,9 @@ def _children(pid: int) -> list[int]:
 
 
 def test_the_supervisor_loads_no_module_that_does_something_at_each_fork():
-    code = (
-        "import sys; sys.path[:0] = sys.argv[1:]; import atoll.jail.supervisor; print(*sys.modules)"
-    )
+    code = "import sys; sys.path[:0] = sys.argv[1:]; import atoll.jail.supervisor.main; print(*sys.modules)"
     source = str(Path(atoll.__file__).parents[1])
     command = [sys.executable, "-I", "-S", "-c", code, source]
     loaded = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
-    assert "atoll.jail.supervisor" in loaded
+    assert "atoll.jail.supervisor.main" in loaded
     assert not {"random", "threading", "logging", "tempfile"} & set(loaded)

@@ -6,7 +6,7 @@ import pytest
 
 from atoll.config import PRELOADS
 from atoll.errors import ConfigError
-from atoll.pool import tiers
+from atoll.hosting.pool import tiers
 
 CHOICES = {
     "": "bare",

@@ -10,9 +10,9 @@ import pytest
 
 import atoll
 import atoll.aio
-from atoll.environment.options import EnvironmentConfig, EnvironmentOptions
+from atoll.agent.environment.options import EnvironmentConfig, EnvironmentOptions
+from atoll.agent.rlm.options import RLMConfig, RLMOptions
 from atoll.factory import SandboxOptions
-from atoll.rlm.options import RLMConfig, RLMOptions
 
 
 def imported_for_types(module):

@@ -9,8 +9,8 @@ import sys
 import pytest
 from ordinary_user import python_for_user, run_as_user
 
-from atoll.jail.cgroup import Cgroup
-from atoll.jail.usage import JailUsage, ProcessUsage
+from atoll.jail.measure.cgroup import Cgroup
+from atoll.jail.measure.usage import JailUsage, ProcessUsage
 
 WORKS = """
 import sys

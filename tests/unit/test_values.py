@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from atoll.guest import values
+from atoll.guest.shared import values
 
 
 @pytest.mark.parametrize(

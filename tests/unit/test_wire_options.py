@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import atoll
-from atoll.wire import options
+from atoll.sandbox.wire import options
 
 
 def received(python: str) -> str | None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 REGIONS = """
-from atoll.jail import zygote_memory as memory
+from atoll.jail.zygote import zygote_memory as memory
 def regions(least):
     return [one for one in memory.mappings()
             if one.mode == "rw-p" and one.file == "0 00:00" and one.end - one.start >= least]

@@ -17,7 +17,7 @@ import atoll
 from atoll import ExecutionPolicy, run_untrusted_python
 from atoll.backends.wasm import build, launch
 from atoll.backends.wasm.counters import Counters, Ending, Reading
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.process import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
 MIB = 1 << 20
@@ -158,7 +158,7 @@ def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     folder = tmp_path / "wasm" / build.find().folder.name
     shutil.copytree(build.find().folder, folder)
     code = (
-        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.supervisor_client import supervisor\n"
+        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.supervisor.process import supervisor\n"
         "image = build.find().image\n"
         "{'gone': os.unlink, 'cut off': lambda p: os.truncate(p, 999),"
         f" 'unreadable': lambda p: os.chmod(p, 0)}}[{damage!r}](image)\n"

@@ -14,12 +14,12 @@ from resiliparse.parse.encoding import detect_encoding
 from webkit import HOST, fetcher
 
 import atoll
-from atoll.archive.inflate import Zlib
-from atoll.archive.process import Process
-from atoll.web import html
-from atoll.web.body import Body
-from atoll.web.cache import MOST_PAGES, Cache
-from atoll.web.policy import Page
+from atoll.agent.archive.inflate import Zlib
+from atoll.agent.archive.process import Process
+from atoll.agent.web import html
+from atoll.agent.web.body import Body
+from atoll.agent.web.cache import MOST_PAGES, Cache
+from atoll.egress.web_policy import Page
 
 pytestmark = pytest.mark.spec("R4.6")
 LABELS = """
@@ -54,7 +54,7 @@ async def test_html_says_its_charset_in_its_head(server):
 def test_html_is_read_behind_walls_in_whatever_charset_it_says():
     data = '<meta charset="gb18030"><p>\u4e2d\u6587'.encode("gb18030")
     process, fd = (
-        Process("atoll.web.html", memory=1 << 30, seconds=20, most=1000),
+        Process("atoll.agent.web.html", memory=1 << 30, seconds=20, most=1000),
         os.memfd_create("x"),
     )
     try:
@@ -307,7 +307,7 @@ def test_the_cache_is_bounded_in_number_size_and_time():
 
 @pytest.mark.spec("R4.20")
 async def test_a_page_that_takes_its_parser_down_is_an_error(server, monkeypatch):
-    monkeypatch.setattr("atoll.web.reading._MEMORY", 100 << 20)
+    monkeypatch.setattr("atoll.agent.web.reading._MEMORY", 100 << 20)
     body = b"<p>" + b"<b>" * 1_500_000
     async with fetcher(server) as fetching:
         with pytest.raises(atoll.WebError, match="the page cannot be read"):

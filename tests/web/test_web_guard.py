@@ -8,7 +8,7 @@ import pytest
 from webkit import HOST, fetcher, pointing_to
 
 import atoll
-from atoll.web import Fetcher, WebPolicy
+from atoll.agent.web import Fetcher, WebPolicy
 
 pytestmark = pytest.mark.spec("R4.6")
 

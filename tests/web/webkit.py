@@ -6,7 +6,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from atoll.web import Fetcher, WebPolicy
+from atoll.agent.web import Fetcher, WebPolicy
 
 HOST = "docs.example.org"
 

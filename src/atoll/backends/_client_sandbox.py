@@ -7,20 +7,20 @@ import dataclasses
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
-from atoll import command as commands
-from atoll import context as contexts
-from atoll import signatures, turns
 from atoll.errors import IsolationError
 from atoll.policy import Isolation, check_positive, names_keywords
-from atoll.sandbox import BaseSandbox, check_code
+from atoll.sandbox import command as commands
+from atoll.sandbox import context as contexts
+from atoll.sandbox import signatures, turns
+from atoll.sandbox.base import BaseSandbox, check_code
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.bridge import HostBridge
-    from atoll.command import Command, CommandOptions
     from atoll.config import Handler, SandboxConfig
-    from atoll.sandbox import ToolChange
+    from atoll.sandbox.base import ToolChange
+    from atoll.sandbox.bridge import HostBridge
+    from atoll.sandbox.command import Command, CommandOptions
     from atoll.types import ExecuteResponse, SandboxResult
 
 

@@ -7,17 +7,17 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
-from atoll import command as commands
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.launch import interpreter, library
 from atoll.packages.sandbox import PackagedSandbox
 from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
+from atoll.sandbox import command as commands
 
 if TYPE_CHECKING:
-    from atoll.command import Command, CommandOptions
     from atoll.files.base import Files
     from atoll.launch.interpreter import Interpreter
+    from atoll.sandbox.command import Command, CommandOptions
     from atoll.types import ExecuteResponse
 
 

@@ -18,9 +18,9 @@ from atoll.extras import hint as install_hint
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
-    from atoll.availability import Availability
     from atoll.config import SandboxConfig
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.availability import Availability
+    from atoll.sandbox.base import BaseSandbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

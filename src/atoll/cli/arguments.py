@@ -7,18 +7,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import (
+from atoll.cli.argument_types import count, count_or_none
+from atoll.cli.commands import (
     ask_arguments,
     daemon_arguments,
     env_arguments,
     fleet_arguments,
-    help_texts,
     mcp_arguments,
     serve_arguments,
 )
-from atoll.cli.argument_types import count, count_or_none
 from atoll.cli.option_table import add_options, one_of
 from atoll.cli.parser import CodeAction, Parser
+from atoll.cli.terminal import help_texts
 
 if TYPE_CHECKING:
     import argparse

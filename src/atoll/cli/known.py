@@ -10,18 +10,18 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from atoll.cli.colours import Colours
-from atoll.cli.progress import width_of
+from atoll.agent.trajectory import terminal_text, words
+from atoll.agent.trajectory.canvas import Canvas
+from atoll.agent.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded
+from atoll.agent.trajectory.fields import Usage
+from atoll.cli.terminal.colours import Colours
+from atoll.cli.terminal.progress import width_of
 from atoll.text.amounts import counted
-from atoll.trajectory import terminal_text, words
-from atoll.trajectory.canvas import Canvas
-from atoll.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded
-from atoll.trajectory.fields import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.trajectory.events import Event
+    from atoll.agent.trajectory.events import Event
 
 SHOWN_LINES = 8
 NO_TRACE = "none; with --trace FILE every step is kept"

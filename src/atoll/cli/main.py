@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _guarded(given: list[str]) -> int:
     """Run the command; print its errors in one line."""
-    from atoll.cli import standard_streams
+    from atoll.cli.terminal import standard_streams
     from atoll.errors import AtollError
 
     standard_streams.reopen_closed()
@@ -60,14 +60,15 @@ def _run(given: list[str]) -> int:
         args = arguments.parse(given)
     except SystemExit as exc:  # argparse has printed help, or an error
         return int(exc.code or 0)
-    module = import_module(f"atoll.cli.{args.command.replace('-', '_')}")
+    module = import_module(f"atoll.cli.commands.{args.command.replace('-', '_')}")
     command: Callable[[object], int] = module.command
     return command(args)
 
 
 def short_help() -> str:
     """Return what `atoll` without arguments prints: the commands, and examples."""
-    from atoll.cli import arguments, help_texts
+    from atoll.cli import arguments
+    from atoll.cli.terminal import help_texts
 
     top = arguments.parser("--help")
     top.epilog = f"{help_texts.epilog('')}\nType `atoll COMMAND --help` for one command."
@@ -78,7 +79,7 @@ def _fail(text: str, code: int) -> int:
     try:
         print(f"atoll: {text}", file=sys.stderr, flush=True)
     except OSError:
-        from atoll.cli import standard_streams
+        from atoll.cli.terminal import standard_streams
 
         standard_streams.discard(sys.stderr)
     return code

@@ -6,6 +6,9 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import QWEN, Store, in_words
+from atoll.agent.rlm.models.resolve import PROVIDERS, REPLAY
 from atoll.config import (
     model_address_from_environment,
     model_from_environment,
@@ -13,9 +16,6 @@ from atoll.config import (
 )
 from atoll.errors import ConfigError
 from atoll.extras import install_command
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import QWEN, Store, in_words
-from atoll.rlm.models.resolve import PROVIDERS, REPLAY
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -12,20 +12,20 @@ import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.cli.standard_streams import require_stdin
-from atoll.cli.streams import STREAM_LIMIT
+from atoll.cli.terminal.standard_streams import require_stdin
+from atoll.cli.terminal.streams import STREAM_LIMIT
 from atoll.config import SandboxConfig, backend_is_chosen, service_from_environment
-from atoll.context import Context
 from atoll.errors import BackendUnavailableError, ConfigError
 from atoll.launch import interpreter
 from atoll.network import NetworkPolicy
 from atoll.policy import ExecutionPolicy, Isolation, Mount
+from atoll.sandbox.context import Context
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from atoll.cli.streams import GuestOutput
+    from atoll.cli.terminal.streams import GuestOutput
 
 STDIN = "-"
 T = TypeVar("T")

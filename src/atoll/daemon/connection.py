@@ -10,8 +10,8 @@ from atoll.errors import BusyError, ConfigError, SandboxClosedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.daemon.sessions import Session
-    from atoll.wire.peer import Peer
+    from atoll.hosting.sessions import Session
+    from atoll.rpc.connection import Peer
 
 MAX_NAME = 64
 

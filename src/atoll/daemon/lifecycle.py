@@ -22,8 +22,8 @@ from atoll.errors import AtollError, BackendUnavailableError, SandboxStartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from atoll.daemon.limits import DaemonLimits
     from atoll.daemon.paths import DaemonPaths
+    from atoll.hosting.limits import DaemonLimits
 
 REPORT_SECONDS = 5.0
 """How often a start that takes long says what it is doing."""

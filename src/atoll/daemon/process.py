@@ -15,12 +15,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, SandboxError
-from atoll.pool import Pool, PoolSettings
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.pool import Pool, PoolSettings
+from atoll.hosting.sessions import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,26 +13,26 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
-from atoll.background import Background
+from atoll.concurrency.background import Background
+from atoll.concurrency.shares import OWNER, FairThreads
 from atoll.config import SandboxConfig
-from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
-from atoll.daemon.dispatch import Dispatch
-from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.listener import ClientListener, watched_peer
-from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
-from atoll.shares import OWNER, FairThreads
-from atoll.wire import faults
-from atoll.wire.peer import Reply
+from atoll.hosting.concurrency import ConcurrencyLimit
+from atoll.hosting.dispatch import Dispatch
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.listener import ClientListener, watched_peer
+from atoll.hosting.session_table import SessionTable
+from atoll.rpc import faults
+from atoll.rpc.connection import Reply
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from atoll.daemon.sessions import Opener, Storage
-    from atoll.passed_fds import PassedFds
+    from atoll.hosting.sessions import Opener, Storage
     from atoll.policy import Isolation
+    from atoll.rpc.passed_fds import PassedFds
 
 STOP_SECONDS = 5
 _LOG = logging.getLogger("atoll.daemon")

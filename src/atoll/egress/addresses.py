@@ -11,12 +11,12 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from atoll.certificates import explain
+from atoll.egress.certificates import explain
 from atoll.egress.rules import RefusedError, UnreachableError
 from atoll.egress.streams import PlainStream
+from atoll.egress.url_guard import Guard
+from atoll.egress.web_policy import WebPolicy
 from atoll.errors import ConfigError, WebError, WebRefusedError
-from atoll.web.guard import Guard
-from atoll.web.policy import WebPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

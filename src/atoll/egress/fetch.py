@@ -12,7 +12,7 @@ from atoll.egress.forward import Question, ServerSlot
 from atoll.egress.http import asked_of
 from atoll.egress.rules import RefusedError
 from atoll.egress.usage import Entry
-from atoll.web.policy import REDIRECTS
+from atoll.egress.web_policy import REDIRECTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -13,8 +13,8 @@ from atoll.egress.rules import Rules
 from atoll.egress.usage import Budget, Log
 from atoll.errors import ConfigError
 from atoll.extras import hint
-from atoll.jail.loopback import PROXY_ADDRESS
-from atoll.jail.spec import GUEST_HOME
+from atoll.jail.supervisor.spec import GUEST_HOME
+from atoll.jail.walls.loopback import PROXY_ADDRESS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

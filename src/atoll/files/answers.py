@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def checked(operation: str, answer: object) -> dict[str, Any]:
-    """Return the answer if guest/workspace can have given it; raise SandboxError otherwise."""
+    """Return the answer if guest/shared/workspace can have given it, else raise SandboxError."""
     try:
         return _SHAPES[operation](_of(dict, answer))
     except (LookupError, TypeError, ValueError, OverflowError) as exc:

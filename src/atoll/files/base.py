@@ -20,9 +20,9 @@ from atoll.files.types import (
     UploadResult,
     WriteResult,
 )
-from atoll.guest.workspace import LINES, MAX_MATCHES
-from atoll.name_hints import FilesHints
+from atoll.guest.shared.workspace import LINES, MAX_MATCHES
 from atoll.text.amounts import iso_time
+from atoll.text.name_hints import FilesHints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,7 +39,7 @@ class Files(FilesHints, ABC):
 
     @abstractmethod
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Run an operation of guest/workspace; ValueError if its arguments are not valid."""
+        """Run an operation of guest/shared/workspace; ValueError if its arguments are not valid."""
 
     async def ls(self, path: StrPath = ".") -> Listing[FileInfo]:
         """List a folder; an empty list if there is no such folder."""

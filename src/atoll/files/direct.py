@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.files import fifo
-from atoll.files.blocks import load_numpy
 from atoll.files.folder import OpenFolders
 from atoll.files.live import MOST_ENTRIES, Entry, LiveFiles
 from atoll.files.searcher import Searcher
 from atoll.files.watch import Watch
-from atoll.guest.local_files import locate
-from atoll.guest.workspace import Workspace
+from atoll.guest.shared.local_files import locate
+from atoll.guest.shared.workspace import Workspace
+from atoll.search.blocks import load_numpy
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

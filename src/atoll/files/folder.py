@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from atoll.files.changes import remove_tree, rename
 from atoll.files.openat2 import open_beneath
 from atoll.files.owner import acting_as_owner
-from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
-from atoll.guest.texts import too_large
+from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
+from atoll.guest.shared.texts import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,9 +16,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from atoll.concurrency.forks import new_lock
+from atoll.concurrency.shares import OWNER
 from atoll.errors import BusyError
-from atoll.forks import new_lock
-from atoll.shares import OWNER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from atoll.files.blocks import SearchBuffer
 from atoll.files.tree import Tree
-from atoll.guest.globs import chooser
+from atoll.guest.shared.globs import chooser
+from atoll.search.blocks import SearchBuffer
 from atoll.search.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Searcher:
         ignore_case: bool,
         max_results: int,
     ) -> dict[str, Any]:
-        """Search a folder as guest/search does."""
+        """Search a folder as guest/shared/search does."""
         compiled, self._prepared = self._prepared, None
         if compiled is None:
             compiled = Pattern(pattern, regex=regex, ignore_case=ignore_case)

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from atoll.files.base import Files
-from atoll.name_hints import FilesHints
+from atoll.text.name_hints import FilesHints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

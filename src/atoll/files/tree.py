@@ -11,7 +11,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from atoll.guest.local_files import MOST_FOLDERS_DEEP
+from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -11,18 +11,18 @@ from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, BusyError, FleetError
 from atoll.fleet import lifecycle
 from atoll.fleet.sandbox import RaySandbox
-from atoll.guest import values
+from atoll.guest.shared import values
 from atoll.policy import check_positive
-from atoll.sandbox import check_code
-from atoll.wire import blobs, results
-from atoll.wire.options import to_wire as options_to_wire
+from atoll.sandbox.base import check_code
+from atoll.sandbox.wire import blobs, results
+from atoll.sandbox.wire.options import to_wire as options_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from atoll.backends.daemon.connection import DaemonConnection
+    from atoll.rpc.connection import Reply
     from atoll.types import SandboxResult
-    from atoll.wire.peer import Reply
 
 BUSY_SECONDS = 0.2
 LONGEST_BUSY_SECONDS = 5.0

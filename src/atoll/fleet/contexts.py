@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError
-from atoll.wire import blobs
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from atoll.context import Context
     from atoll.fleet.frames import Buffer
+    from atoll.sandbox.context import Context
 
 MOST_UNUSED = 4
 """Contexts without a session that are kept for the next one."""

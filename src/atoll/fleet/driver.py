@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from atoll import __version__
 from atoll.config import DURABILITIES
 from atoll.daemon.connection import MAX_NAME
-from atoll.daemon.listener import ClientListener, watched_peer
 from atoll.errors import (
     AtollError,
     BusyError,
@@ -31,9 +30,11 @@ from atoll.fleet.peer import LinkLostError
 from atoll.fleet.routed import OpenRequest, RoutedSession
 from atoll.fleet.router import Router
 from atoll.fleet.shared import SharedContexts
-from atoll.pool import tiers
-from atoll.wire import blobs, faults
-from atoll.wire.peer import Reply
+from atoll.hosting.listener import ClientListener, watched_peer
+from atoll.hosting.pool import tiers
+from atoll.rpc import faults
+from atoll.rpc.connection import Reply
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     import socket
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
     from atoll.fleet.router import DriverLink
     from atoll.fleet.settings import FleetSettings
     from atoll.fleet.store import Store
-    from atoll.passed_fds import PassedFds
-    from atoll.wire.peer import Peer
+    from atoll.rpc.connection import Peer
+    from atoll.rpc.passed_fds import PassedFds
 
 MOST_CONNECTIONS = 2048
 MOST_SESSIONS = 256

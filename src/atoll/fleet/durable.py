@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, cast
 from atoll.errors import AtollError, ConfigError, SandboxLostError, StateError
 from atoll.fleet.log import MOST_KEYS, FencedError
 from atoll.fleet.settings import KEEP_SECONDS
-from atoll.passed_fds import PassedFds
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import PassedFds
+from atoll.sandbox.wire import blobs
 from atoll.state.envelope import describe_state
-from atoll.wire import blobs
-from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.daemon.sessions import SavesWhole, Session
     from atoll.fleet.log import Entry, SessionLog
+    from atoll.hosting.sessions import SavesWhole, Session
 
     Work = Callable[[], Awaitable[Reply]]
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Self
 from atoll.errors import AtollError
 from atoll.files.live import Entry, LiveFiles
 from atoll.files.watch import Change
-from atoll.wire import blobs
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from atoll.wire.peer import Reply
+    from atoll.rpc.connection import Reply
 
     Ask = Callable[[str, dict[str, Any], list[int]], Awaitable[Reply]]
 

@@ -22,14 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from atoll.background import Background
+from atoll.concurrency.background import Background
+from atoll.concurrency.shares import OWNER, FairThreads
 from atoll.config import SandboxConfig
-from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
-from atoll.daemon.dispatch import Dispatch
-from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.session_table import SessionTable
-from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
 from atoll.files.direct import CHANGING as CHANGING_FILES
 from atoll.fleet import expiry
@@ -40,19 +36,23 @@ from atoll.fleet.log import Entry, SessionLog
 from atoll.fleet.node_files import NodeFiles
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
-from atoll.passed_fds import PassedFds
-from atoll.pool import Pool, PoolSettings
-from atoll.shares import OWNER, FairThreads
-from atoll.wire import blobs, options, results
-from atoll.wire.peer import Reply
+from atoll.hosting.concurrency import ConcurrencyLimit
+from atoll.hosting.dispatch import Dispatch
+from atoll.hosting.limits import DaemonLimits
+from atoll.hosting.pool import Pool, PoolSettings
+from atoll.hosting.session_table import SessionTable
+from atoll.hosting.sessions import open_storage
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import PassedFds
+from atoll.sandbox.wire import blobs, options, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.daemon.sessions import SavesWhole, Session
     from atoll.fleet.frames import Message
     from atoll.fleet.peer import PassedBytes
-    from atoll.wire.peer import Peer
+    from atoll.hosting.sessions import SavesWhole, Session
+    from atoll.rpc.connection import Peer
 
 FACTS_SECONDS = 0.1
 TELL_SECONDS = 0.25

@@ -13,14 +13,14 @@ from atoll.errors import BusyError
 from atoll.files.base import request as file_request
 from atoll.files.direct import FolderFiles
 from atoll.fleet.peer import PassedBytes
-from atoll.wire.peer import Reply
+from atoll.rpc.connection import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.daemon.sessions import Session
     from atoll.files.watch import Watch
-    from atoll.passed_fds import PassedFds
+    from atoll.hosting.sessions import Session
+    from atoll.rpc.passed_fds import PassedFds
 
 MOST_WATCHES = 64
 """Of one session."""

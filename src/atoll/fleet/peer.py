@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BusyError, ConfigError, SandboxError, SandboxLostError
 from atoll.fleet import frames
-from atoll.guest import rpc
-from atoll.passed_fds import PassedFds, close_all
-from atoll.wire import blobs, faults
-from atoll.wire.peer import Reply
+from atoll.guest.shared import rpc
+from atoll.rpc import faults
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import PassedFds, close_all
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

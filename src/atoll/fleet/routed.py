@@ -17,14 +17,14 @@ from atoll.errors import (
 )
 from atoll.fleet.contexts import MISSING
 from atoll.fleet.peer import LinkLostError
-from atoll.wire import blobs
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     from atoll.fleet.log import Entry, SessionLog
     from atoll.fleet.router import DriverLink, Router
     from atoll.fleet.shared import SharedContext
-    from atoll.passed_fds import PassedFds
-    from atoll.wire.peer import Peer, Reply
+    from atoll.rpc.connection import Peer, Reply
+    from atoll.rpc.passed_fds import PassedFds
 
 RECOVER_SECONDS = 60.0
 """For how long a session whose node was lost is tried to be opened elsewhere."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import BusyError, FleetError
 from atoll.fleet import cluster
 from atoll.fleet.link import Link, dial
-from atoll.pool import tiers
+from atoll.hosting.pool import tiers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,18 +11,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import extras
-from atoll.availability import Availability
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, ConfigError
 from atoll.fleet import lifecycle
 from atoll.fleet.files import FleetFiles
 from atoll.policy import Capability, Isolation
+from atoll.sandbox.availability import Availability
 
 if TYPE_CHECKING:
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
-    from atoll.wire.peer import Reply
+    from atoll.rpc.connection import Reply
 
 
 class RaySandbox(DaemonClientSandbox):

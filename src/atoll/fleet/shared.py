@@ -10,14 +10,14 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from atoll.wire import blobs
+from atoll.sandbox.wire import blobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from atoll.context import Context
     from atoll.fleet.peer import MessagePeer
     from atoll.fleet.router import DriverLink
+    from atoll.sandbox.context import Context
 
 PART_BYTES = 2 << 20
 PARTS = 4

@@ -10,11 +10,11 @@ import os
 import resource
 import sys
 
-from .channel import Channel
-from .hidden import HiddenPackage
-from .interrupt import InterruptGate
-from .process import ProcessServer
-from .streams import StandardStreams, complain
+from .core.channel import Channel
+from .core.hidden import HiddenPackage
+from .core.interrupt import InterruptGate
+from .core.streams import StandardStreams, complain
+from .entry.process import ProcessServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
     from atoll.config import OutputCallback
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
 NAME = "run_python"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autogen_core import CancellationToken
 
     from atoll.policy import Isolation
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 
 class Arguments(BaseModel):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atoll.concurrency.portal import Portal
 from atoll.errors import ConfigError, UnsupportedError, VariableError
 from atoll.extras import hint
 from atoll.factory import merge, open_sandbox
-from atoll.guest.values import Opaque
-from atoll.portal import Portal
-from atoll.sync import SyncSandbox
+from atoll.guest.shared.values import Opaque
+from atoll.sandbox.blocking import SyncSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

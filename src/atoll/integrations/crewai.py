@@ -22,7 +22,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from atoll.config import OutputCallback
     from atoll.policy import Isolation
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 
 class Arguments(BaseModel):

@@ -10,12 +10,12 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Self, Unpack
 
+from atoll.concurrency.portal import Portal
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.extras import hint as install_hint
 from atoll.factory import merge, open_sandbox
 from atoll.policy import Capability, check_positive
-from atoll.portal import Portal
-from atoll.sync import SyncSandbox
+from atoll.sandbox.blocking import SyncSandbox
 
 try:
     from deepagents.backends.protocol import (

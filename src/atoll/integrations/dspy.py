@@ -13,9 +13,9 @@ import functools
 import inspect
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from atoll import forks
+from atoll.concurrency import forks
 from atoll.errors import AtollError, VariableError
-from atoll.guest.values import Opaque
+from atoll.guest.shared.values import Opaque
 from atoll.integrations.common import LARGE, as_json, missing, open_box, upload_text
 from atoll.integrations.dspy_values import (
     FINAL,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.policy import Isolation
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
 NEEDED = frozenset({Capability.STATE, Capability.BRIDGE, Capability.WORKSPACE})

@@ -7,7 +7,7 @@ import keyword
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import VariableError
-from atoll.guest.values import TOO_LARGE, Opaque
+from atoll.guest.shared.values import TOO_LARGE, Opaque
 from atoll.integrations.common import as_json, missing
 
 try:
@@ -21,7 +21,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
 FINAL, SUBMIT, KEPT = "_AtollFinal", "_atoll_submit", "_atoll_kept"

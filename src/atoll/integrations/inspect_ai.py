@@ -11,13 +11,13 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from atoll.command import MAX_STDIN
+from atoll.concurrency.portal import Portal
 from atoll.errors import AtollError
 from atoll.factory import merge, open_sandbox
 from atoll.files.types import FileError
 from atoll.integrations.common import missing
 from atoll.policy import Capability
-from atoll.portal import Portal
+from atoll.sandbox.command import MAX_STDIN
 
 try:
     from inspect_ai.util import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from inspect_ai.util._sandbox.environment import SandboxConnection
 
     from atoll.policy import Isolation
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
     from atoll.types import ExecuteResponse
 
 T = TypeVar("T")

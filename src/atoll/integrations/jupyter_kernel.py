@@ -13,12 +13,13 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
-from atoll import __version__, notebook
+from atoll import __version__
 from atoll.config import SandboxConfig
 from atoll.errors import AtollError, ConfigError
 from atoll.extras import hint
 from atoll.integrations.opening import Opener
-from atoll.notebook import CellResult
+from atoll.service.dialects.jupyter import cell_messages
+from atoll.service.dialects.jupyter.cell_messages import CellResult
 
 try:
     from ipykernel import kernelbase
@@ -31,7 +32,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
 
 MAIN = "main"
 OPTIONS_VARIABLE = "ATOLL_KERNEL_OPTIONS"
@@ -47,7 +48,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
     implementation = "atoll"
     implementation_version = __version__
     banner = f"Atoll {__version__}: Python in a sandbox"
-    language_info = notebook.LANGUAGE_INFO
+    language_info = cell_messages.LANGUAGE_INFO
     options: dict[str, Any] = {}  # noqa: RUF012 - set before it is launched
 
     def __init__(self, **given: Any) -> None:
@@ -55,9 +56,9 @@ class AtollKernel(_Base):  # type: ignore[misc]
         self._opener: Opener | None = None
         self._boxes: dict[str, BaseSandbox] = {}
         self._marks: dict[str, str] = {}
-        self._current, self._printed = MAIN, notebook.Printed()
+        self._current, self._printed = MAIN, cell_messages.Printed()
         self._silent = self._quiet = False
-        self._past = notebook.Past()
+        self._past = cell_messages.Past()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Any = {}
 
@@ -70,7 +71,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         allow_stdin: bool = False,  # noqa: ARG002, FBT001, FBT002
     ) -> dict[str, Any]:
         """Run a cell and publish its output."""
-        self._printed, self._told = notebook.Printed(), self.get_parent()
+        self._printed, self._told = cell_messages.Printed(), self.get_parent()
         self._silent = self._quiet = silent
         if store_history and not silent:
             self._past.add(self.execution_count, code)
@@ -90,8 +91,8 @@ class AtollKernel(_Base):  # type: ignore[misc]
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
         """Complete a name or attribute by what exists in the sandbox."""
-        word, asking = notebook.completing(code, cursor_pos)
-        return notebook.completed(word, cursor_pos, await self._ask(asking))
+        word, asking = cell_messages.completing(code, cursor_pos)
+        return cell_messages.completed(word, cursor_pos, await self._ask(asking))
 
     async def do_inspect(
         self,
@@ -101,7 +102,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         omit_sections: Any = (),  # noqa: ARG002
     ) -> dict[str, Any]:
         """Describe the name at the cursor: its type, signature and documentation."""
-        return notebook.inspected(await self._ask(notebook.inspecting(code, cursor_pos)))
+        return cell_messages.inspected(await self._ask(cell_messages.inspecting(code, cursor_pos)))
 
     async def do_history(
         self,
@@ -116,7 +117,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
         """Say whether a front end should run the code or let the user type on."""
-        return notebook.is_complete(code)
+        return cell_messages.is_complete(code)
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Interrupt the running cell; this runs in the thread of the control channel."""
@@ -190,7 +191,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         if not code:
             return ""
         try:
-            result = await (await self._box()).execute(code, timeout_ms=notebook.ASK_MS)
+            result = await (await self._box()).execute(code, timeout_ms=cell_messages.ASK_MS)
         except AtollError:
             return ""
         return result.stdout[:64_000] if result.success else ""

@@ -18,7 +18,7 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from atoll.config import OutputCallback
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 
 def as_tool(box: SyncSandbox, **options: Any) -> StructuredTool:

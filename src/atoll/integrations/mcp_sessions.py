@@ -13,10 +13,10 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore.index import ContextIndex
 from atoll.integrations.opening import Opener
+from atoll.sandbox.context import Context
+from atoll.search.index import ContextIndex
 from atoll.text.spill_store import SpillStore
 from atoll.text.summary import head_and_tail
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from atoll.config import SandboxConfig
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
 
     Report = Callable[[float, str], Awaitable[None]]
     """Called with a growing number, and the last line of output."""

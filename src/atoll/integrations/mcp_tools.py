@@ -15,14 +15,15 @@ import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from atoll import extras, forks
+from atoll import extras
+from atoll.concurrency import forks
 from atoll.errors import ConfigError
-from atoll.tools import from_schema
+from atoll.sandbox.tools import from_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from atoll.tools import Tool
+    from atoll.sandbox.tools import Tool
 
 START_SECONDS = 60.0
 CALL_SECONDS = 120.0

@@ -17,7 +17,7 @@ except ImportError as exc:
     raise ImportError(missing("openai-agents", "openai_agents")) from exc
 
 if TYPE_CHECKING:
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 
 def as_tool(box: SyncSandbox, **options: Any) -> FunctionTool:

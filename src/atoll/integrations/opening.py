@@ -6,12 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from atoll.factory import open_sandbox
+from atoll.hosting.pool import Pool, PoolSettings
 from atoll.policy import Isolation
-from atoll.pool import Pool, PoolSettings
 
 if TYPE_CHECKING:
     from atoll.config import OutputCallback, SandboxConfig
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
 
 
 class Opener:

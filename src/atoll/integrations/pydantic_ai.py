@@ -25,7 +25,7 @@ except ImportError:  # a version before custom events
     CustomEvent = None
 
 if TYPE_CHECKING:
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 if CustomEvent is not None:
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rlm.environments import BaseEnv
 
     from atoll.policy import Isolation
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
 NEEDED = frozenset({Capability.STATE, Capability.BRIDGE, Capability.WORKSPACE})

@@ -6,13 +6,13 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import VariableError
-from atoll.guest.values import Opaque
+from atoll.guest.shared.values import Opaque
 from atoll.integrations.common import LARGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
 
 class GuestVariables(MutableMapping[str, Any]):

@@ -14,7 +14,7 @@ import io
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import VariableError
-from atoll.guest.values import Opaque
+from atoll.guest.shared.values import Opaque
 from atoll.integrations.common import missing, take_box
 from atoll.policy import Capability
 from atoll.types import stderr_with_error
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.policy import Isolation
-    from atoll.sync import SyncSandbox
+    from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
 NEEDED = frozenset({Capability.STATE, Capability.BRIDGE, Capability.IMPORTS})

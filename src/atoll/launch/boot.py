@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from atoll.jail.spec import GUEST_CODE, Bind
+from atoll.jail.supervisor.spec import GUEST_CODE, Bind
 from atoll.launch import library
 from atoll.launch.interpreter import GUEST_FOLDER, package_binds, site_code
 
@@ -34,7 +34,7 @@ else:
     exec(code, boot)
     boot["start"](modules, root, os.getcwd(), entry)
 """
-"""Start the runtime from its bundle (see guest/bundle), or module by module where there is none."""
+"""Start the runtime from its bundle (see guest/entry/bundle), else module by module."""
 
 
 def command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import SandboxError
 from atoll.files.direct import close_all
-from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
+from atoll.jail.supervisor.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

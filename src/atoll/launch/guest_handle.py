@@ -9,17 +9,17 @@ import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.channel import HostChannel
 from atoll.errors import SandboxStartError
-from atoll.jail.client import Lease
-from atoll.jail.spec import Limits
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.client import Lease
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import Limits
+from atoll.sandbox.channel import HostChannel
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
-    from atoll.jail.spec import Spec
+    from atoll.jail.supervisor.spec import Spec
     from atoll.policy import ExecutionPolicy
 
 PIPE_SIZE = 1 << 20

@@ -7,24 +7,24 @@ import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from atoll import signatures
-from atoll.bridge import HostBridge
-from atoll.channel import ChannelEndedError, RemoteError
 from atoll.egress import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.guest import values
-from atoll.result_fields import end_of_process
-from atoll.session import GuestSession
+from atoll.guest.shared import values
+from atoll.sandbox import signatures
+from atoll.sandbox.bridge import HostBridge
+from atoll.sandbox.channel import ChannelEndedError, RemoteError
+from atoll.sandbox.result_fields import end_of_process
+from atoll.sandbox.session import GuestSession
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.config import LineCallback, SandboxConfig
-    from atoll.context import Context
     from atoll.egress import Share
     from atoll.errors import SandboxError
-    from atoll.jail.client import Lease
+    from atoll.jail.supervisor.client import Lease
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.sandbox.context import Context
     from atoll.types import SandboxResult
 
 START_SECONDS = 30

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from atoll import guest
 from atoll.errors import BackendUnavailableError
-from atoll.guest import bundle
-from atoll.jail.spec import GUEST_CODE, GUEST_HOME, PACKAGES, Bind
+from atoll.guest.entry import bundle
+from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, PACKAGES, Bind
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
 _ASK = (
     "import sys, json, compileall, runpy; compileall.compile_dir(sys.argv[1], quiet=2); "
-    "runpy.run_path(sys.argv[1] + '/bundle.py')['write'](sys.argv[1]); "
+    "runpy.run_path(sys.argv[1] + '/entry/bundle.py')['write'](sys.argv[1]); "
     "print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix, sys.exec_prefix, "
     "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )

@@ -9,8 +9,8 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from atoll.guest.pickler import MISSING
-from atoll.jail.spec import GUEST_CODE, Bind
+from atoll.guest.state.pickler import MISSING
+from atoll.jail.supervisor.spec import GUEST_CODE, Bind
 
 GUEST_FOLDER = f"{GUEST_CODE}/lib/cloudpickle"
 

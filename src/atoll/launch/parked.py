@@ -12,7 +12,7 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from atoll import forks
+from atoll.concurrency import forks
 from atoll.errors import SandboxError
 
 if TYPE_CHECKING:

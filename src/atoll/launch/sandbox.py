@@ -13,9 +13,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from atoll import context as contexts
-from atoll import guard, signatures
-from atoll.background import Background
+from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
 from atoll.errors import (
     ConfigError,
@@ -26,14 +24,16 @@ from atoll.errors import (
     UnsupportedError,
 )
 from atoll.files.direct import FolderFiles
-from atoll.idempotency import KeyedResults
 from atoll.launch import folders
 from atoll.launch.starts import Starts
 from atoll.policy import Capability, Isolation, check_positive, names_keywords
-from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
+from atoll.sandbox import context as contexts
+from atoll.sandbox import guard, signatures
+from atoll.sandbox.base import NOT_STARTED, BaseSandbox, check_code
+from atoll.sandbox.idempotency import KeyedResults
+from atoll.sandbox.turns import TurnLock
+from atoll.sandbox.variables import LISTING_TIMEOUT_MS
 from atoll.state import envelope, transfer
-from atoll.turns import TurnLock
-from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Mapping
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
-    from atoll.sandbox import ToolChange
+    from atoll.sandbox.base import ToolChange
     from atoll.types import CodeFault, SandboxResult
 
 STATE_TIMEOUT_MS = 30_000

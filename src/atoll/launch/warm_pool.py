@@ -8,8 +8,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from atoll.concurrency.shares import acting_for
 from atoll.errors import SandboxError
-from atoll.shares import acting_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

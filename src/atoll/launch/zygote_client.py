@@ -9,8 +9,8 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.jail import client
-from atoll.jail.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
+from atoll.jail.supervisor import client
+from atoll.jail.supervisor.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
 from atoll.launch import library
 from atoll.launch.guest_handle import start_guest
 from atoll.launch.handshake import await_ready
@@ -24,8 +24,8 @@ from atoll.launch.interpreter import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atoll.jail.client import Lease
-    from atoll.jail.spec import Limits
+    from atoll.jail.supervisor.client import Lease
+    from atoll.jail.supervisor.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
     from atoll.launch.interpreter import Interpreter
 
@@ -38,7 +38,7 @@ OLDEST = (3, 11)
 FORK_SECONDS = 25.0
 """The time limit of a fork on a busy machine; a stopped zygote would take for ever."""
 _BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote import main; "
+    "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote.main import main; "
     "sys.path.remove(sys.argv[1]); main(*sys.argv[2:])"
 )
 _PACKAGE = os.path.dirname(GUEST_FOLDER)
@@ -173,7 +173,7 @@ def zygote_host_spec(
 ) -> ZygoteHostSpec:
     """Return the spec of a zygote that sees the interpreter, Atoll, and `more` paths.
 
-    `role` replaces the guest runtime in its children; see atoll.jail.zygote.
+    `role` replaces the guest runtime in its children; see atoll.jail.zygote.main.
     """
     binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
     binds += [Bind(source=folder, target=folder) for folder in python.folders]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.config import environments_limit
 from atoll.errors import PackageError
-from atoll.jail.spec import PACKAGES
+from atoll.jail.supervisor.spec import PACKAGES
 from atoll.packages import jailed, written
 from atoll.packages import unpack as unpack_program
 from atoll.packages.download import disk_full
-from atoll.requirements import canonical
+from atoll.text.requirements import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

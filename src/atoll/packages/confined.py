@@ -17,8 +17,8 @@ import signal
 import sys
 from typing import NoReturn
 
-from atoll.jail import landlock, syscalls
-from atoll.jail.root import DEVICES
+from atoll.jail.walls import landlock, syscalls
+from atoll.jail.walls.root import DEVICES
 from atoll.packages import own_root
 
 _SYSTEM = (

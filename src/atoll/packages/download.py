@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import certificates
+from atoll.egress import certificates
 from atoll.errors import PackageError
 from atoll.packages import index_settings, written
 from atoll.packages.confined import ALLOWED, UNCONFINED
 from atoll.packages.target import find_pip
-from atoll.requirements import canonical
+from atoll.text.requirements import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

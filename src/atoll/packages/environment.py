@@ -14,7 +14,7 @@ from atoll.errors import ConfigError, PackageError
 from atoll.packages import build, download, source, store
 from atoll.packages.build import Package
 from atoll.packages.progress import Progress
-from atoll.requirements import check_environment_name, environment_name, normalise
+from atoll.text.requirements import check_environment_name, environment_name, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

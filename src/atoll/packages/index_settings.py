@@ -11,7 +11,7 @@ import os
 import re
 import urllib.parse
 
-from atoll import certificates
+from atoll.egress import certificates
 
 _PIP = frozenset(
     "PIP_" + name

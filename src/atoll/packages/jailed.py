@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.errors import PackageError
-from atoll.jail import packets, probe
-from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.measure import probe
+from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import environment
 from atoll.policy import MIB, Isolation

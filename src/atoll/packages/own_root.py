@@ -10,9 +10,9 @@ import os
 import stat
 from pathlib import Path
 
-from atoll.jail import syscalls
-from atoll.jail.root import NEW_ROOT, READ_ONLY
-from atoll.jail.syscalls import ATTR_RDONLY, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC
+from atoll.jail.walls import syscalls
+from atoll.jail.walls.root import NEW_ROOT, READ_ONLY
+from atoll.jail.walls.syscalls import ATTR_RDONLY, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC
 
 
 def enter(readable: list[str], scratch: str, devices: list[str]) -> None:

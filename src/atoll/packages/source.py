@@ -15,7 +15,7 @@ from atoll.errors import ConfigError, PackageError
 from atoll.launch import interpreter
 from atoll.packages import build, download, fetch_source, jailed, read_source, written
 from atoll.packages.target import find_pip
-from atoll.requirements import canonical, normalise
+from atoll.text.requirements import canonical, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

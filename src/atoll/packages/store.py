@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll import forks
+from atoll.concurrency import forks
 from atoll.config import cache_folder
 from atoll.errors import PackageError
-from atoll.jail.remove import remove_tree
+from atoll.jail.walls.remove import remove_tree
 from atoll.packages.build import Package
 from atoll.packages.download import disk_full
 

@@ -13,7 +13,7 @@ import sysconfig
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll import certificates
+from atoll.egress import certificates
 from atoll.errors import BackendUnavailableError, ConfigError, PackageError
 
 if TYPE_CHECKING:

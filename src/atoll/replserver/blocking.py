@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from atoll.concurrency.portal import Portal
 from atoll.files.sync import blocking
-from atoll.portal import Portal
 from atoll.replserver.executor import REPLExecutor
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from atoll.state.envelope import describe_state
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
-    from atoll.pool import Pool
+    from atoll.hosting.pool import Pool
     from atoll.replserver.messages import REPLRequest
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox.base import BaseSandbox
     from atoll.types import SandboxResult
 
 Opener = Callable[[SandboxConfig, str | None], Awaitable["BaseSandbox"]]

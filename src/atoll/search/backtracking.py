@@ -15,9 +15,9 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll import forks
+from atoll.concurrency import forks
+from atoll.concurrency.piped_child import PipedChild
 from atoll.errors import ConfigError
-from atoll.piped_child import PipedChild
 
 if TYPE_CHECKING:
     Span = tuple[int, int]

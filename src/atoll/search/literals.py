@@ -13,7 +13,7 @@ from atoll.errors import ConfigError
 from atoll.search.expressions import compile_expression
 
 if TYPE_CHECKING:
-    from atoll.search.memory import Memory
+    from atoll.search.mapped_bytes import Memory
 
 _SAMPLES, _SAMPLE = 64, 1 << 10
 _LEAST_BYTES = 1 << 16

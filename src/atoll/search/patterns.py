@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.errors import ConfigError
-from atoll.guest.search import check
+from atoll.guest.shared.search import check
 from atoll.search.backtracking import ChildExpression
 from atoll.search.expressions import compile_expression
 from atoll.search.literals import Frequencies, Literal
-from atoll.search.memory import Memory
+from atoll.search.mapped_bytes import Memory
 from atoll.search.required import required_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.guest.search import Find
+    from atoll.guest.shared.search import Find
 
     Span = tuple[int, int]
 

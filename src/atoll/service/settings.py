@@ -10,8 +10,8 @@ from atoll.config import DURABILITIES, expand_home
 from atoll.errors import ConfigError
 from atoll.network import HostRule
 from atoll.policy import check_positive
-from atoll.service.logs import FORMATS
-from atoll.service.proxies import parse_network
+from atoll.service.http.proxies import parse_network
+from atoll.service.telemetry.logs import FORMATS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.guest.local_files import fill
-from atoll.guest.texts import too_large
+from atoll.guest.shared.local_files import fill
+from atoll.guest.shared.texts import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

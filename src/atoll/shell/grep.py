@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from atoll.guest import search
-from atoll.guest.globs import chooser
-from atoll.guest.local_files import MOST_FOLDERS_DEEP
-from atoll.guest.texts import MAX_FILE_BYTES
+from atoll.guest.shared import search
+from atoll.guest.shared.globs import chooser
+from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP
+from atoll.guest.shared.texts import MAX_FILE_BYTES
 from atoll.shell import script_output
 from atoll.shell.commands import encoded
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.files.direct import FolderFiles
-from atoll.guest.workspace import Workspace
+from atoll.guest.shared.workspace import Workspace
 from atoll.policy import Isolation, check_positive
 from atoll.shell.fetched_files import FetchedFiles
 from atoll.shell.running import CommandNotStartedError, Running

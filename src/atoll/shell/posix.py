@@ -9,9 +9,9 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.answers import checked
-from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name
-from atoll.guest.texts import check_lines, count_lines, lines_of
-from atoll.guest.workspace import EMPTY, Workspace, code_of, page, words
+from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name
+from atoll.guest.shared.texts import check_lines, count_lines, lines_of
+from atoll.guest.shared.workspace import EMPTY, Workspace, code_of, page, words
 from atoll.shell import script_output
 from atoll.shell.commands import encoded
 from atoll.shell.fetched_files import FetchedFiles
@@ -33,7 +33,7 @@ class PosixDialect:
         self._line = line
 
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Run an operation of guest/workspace."""
+        """Run an operation of guest/shared/workspace."""
         fault = _fault_of_path(params["path"])
         if not fault and operation in ("delete", "move"):
             fault = _fault_of_path(params.get("target", "x")) or _fault_of_name(params)

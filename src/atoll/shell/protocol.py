@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from atoll.guest.workspace import LINES, MAX_MATCHES
+from atoll.guest.shared.workspace import LINES, MAX_MATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

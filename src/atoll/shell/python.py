@@ -28,7 +28,7 @@ class PythonDialect:
         self._line = line
 
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Run an operation of guest/workspace."""
+        """Run an operation of guest/shared/workspace."""
         data = _request(operation, params)
         twice = operation in READ_ONLY
         answer = _unpack(await self._line.ask("python", _program(), data=data, twice=twice))
@@ -90,4 +90,4 @@ def _siblings(source: str) -> list[str]:
 
 
 def _source(name: str) -> str:
-    return (files("atoll.guest") / f"{name}.py").read_text()
+    return (files("atoll.guest.shared") / f"{name}.py").read_text()

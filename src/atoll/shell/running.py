@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Self
 
 from atoll.errors import SandboxError
-from atoll.output import OutputCapture
+from atoll.sandbox.output import OutputCapture
 from atoll.shell import supervisor
 from atoll.types import ExecuteResponse
 

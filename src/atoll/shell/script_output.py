@@ -9,8 +9,8 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from atoll.errors import SandboxError
-from atoll.guest.local_files import MOST_FOLDERS_DEEP
-from atoll.guest.search import shown
+from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP
+from atoll.guest.shared.search import shown
 from atoll.shell.fetched_files import FetchedFiles, Row, fault_of, status
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from atoll.errors import SandboxError, StateError, StateTooLargeError
 from atoll.extras import hint as install_hint
-from atoll.guest.pickler import NEEDED
+from atoll.guest.state.pickler import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.session import GuestSession
+    from atoll.sandbox.session import GuestSession
 
 CHUNK = 1 << 20
 SLACK = 1 << 20

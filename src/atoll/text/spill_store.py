@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import forks
+from atoll.concurrency import forks
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import math
 import reprlib
 from typing import Any
 
-from atoll.guest import values
+from atoll.guest.shared import values
 
 LONGEST_INT_BITS = 4096
 """Larger numbers are shown in base 16: Python refuses to write out the largest in base 10."""

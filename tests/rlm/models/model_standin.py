@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.client import HttpModel
 
 KEY = "sk-very-secret-0123456789"
 Make = Callable[..., HttpModel]

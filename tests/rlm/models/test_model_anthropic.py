@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from model_standin import KEY, StandIn, answer, fails, stream
 
+from atoll.agent.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.types import Message
 from atoll.errors import ConfigError, ModelReplyError, ModelUnavailableError
-from atoll.rlm.models.client import HttpModel
-from atoll.rlm.models.types import Message
 
 ASK = [Message("system", "Be brief."), Message("user", "Hello")]
 MARK = {"cache_control": {"type": "ephemeral"}}

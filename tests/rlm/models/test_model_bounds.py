@@ -9,11 +9,11 @@ import json
 import pytest
 from model_standin import Make, StandIn, answer, chat, event, head, piece, say
 
+from atoll.agent.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.dialects import OpenAI
+from atoll.agent.rlm.models.endpoint import Address, Limits
+from atoll.agent.rlm.models.types import Message
 from atoll.errors import ConfigError, ModelRefusedError, ModelReplyError, ModelTimeoutError
-from atoll.rlm.models.client import HttpModel
-from atoll.rlm.models.dialects import OpenAI
-from atoll.rlm.models.endpoint import Address, Limits
-from atoll.rlm.models.types import Message
 
 ASK = [Message("user", "Hello")]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import QWEN
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import QWEN
 
 FAKE = Path(__file__).parents[2] / "cli" / "fake_xllamacpp.py"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from model_standin import KEY, Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
+from atoll.agent.rlm.models.types import Message, estimated_usage
 from atoll.errors import ModelRefusedError, ModelReplyError
-from atoll.rlm.models.types import Message, estimated_usage
 
 ASK = [Message("system", "Be brief."), Message("user", "Hello")]
 USAGE = {

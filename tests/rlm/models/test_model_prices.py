@@ -7,10 +7,10 @@ import re
 
 import pytest
 
+from atoll.agent.rlm.models import prices
+from atoll.agent.rlm.models.prices import Price, price_of
+from atoll.agent.rlm.models.types import Usage
 from atoll.errors import ConfigError
-from atoll.rlm.models import prices
-from atoll.rlm.models.prices import Price, price_of
-from atoll.rlm.models.types import Usage
 
 MILLION = 1_000_000
 

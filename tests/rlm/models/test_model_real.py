@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.rlm.models.resolve import resolve
-from atoll.rlm.models.types import Message
+from atoll.agent.rlm.models.resolve import resolve
+from atoll.agent.rlm.models.types import Message
 
 pytestmark = pytest.mark.llm
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from real_server import WINDOW
 
+from atoll.agent.trajectory import CodeRan, ModelAnswered, SubcallEnded
+from atoll.agent.trajectory.reader import read
 from atoll.text.tokens import estimate
-from atoll.trajectory import CodeRan, ModelAnswered, SubcallEnded
-from atoll.trajectory.reader import read
 
 pytestmark = pytest.mark.llm
 

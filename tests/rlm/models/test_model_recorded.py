@@ -10,11 +10,11 @@ import stat
 
 import pytest
 
+from atoll.agent.rlm.models import recorded
+from atoll.agent.rlm.models.recorded import Recorder, Replay
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Message
 from atoll.errors import ModelRecordError, ModelRefusedError
-from atoll.rlm.models import recorded
-from atoll.rlm.models.recorded import Recorder, Replay
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Message
 
 ASK = [Message("system", "Be brief."), Message("user", "How many rivers are there in the text?")]
 

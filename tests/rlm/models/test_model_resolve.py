@@ -8,12 +8,12 @@ import sys
 import pytest
 from model_standin import KEY, StandIn, answer, chat
 
+from atoll.agent.rlm.models import client
+from atoll.agent.rlm.models.prices import Price
+from atoll.agent.rlm.models.resolve import resolve
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Message
 from atoll.errors import ConfigError
-from atoll.rlm.models import client
-from atoll.rlm.models.prices import Price
-from atoll.rlm.models.resolve import resolve
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Message
 
 ASK = [Message("user", "Hello")]
 USAGE = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
@@ -118,7 +118,7 @@ def test_without_the_extra_it_says_what_to_type(monkeypatch):
 
 def test_nothing_is_loaded_before_a_model_is_asked():
     code = (
-        "import sys, atoll; from atoll.rlm.models import resolve, recorded, scripted;"
+        "import sys, atoll; from atoll.agent.rlm.models import resolve, recorded, scripted;"
         "resolve.resolve('ollama/x'); print('httpx2' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

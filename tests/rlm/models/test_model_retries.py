@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from model_standin import Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
+from atoll.agent.rlm.models.types import Message
 from atoll.errors import (
     ModelError,
     ModelRefusedError,
@@ -16,7 +17,6 @@ from atoll.errors import (
     ModelTimeoutError,
     ModelUnavailableError,
 )
-from atoll.rlm.models.types import Message
 
 ASK = [Message("user", "Hello")]
 

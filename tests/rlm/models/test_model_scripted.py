@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from atoll.agent.rlm.models.scripted import ScriptedModel
+from atoll.agent.rlm.models.types import Message, Usage
 from atoll.errors import ModelRecordError, ModelUnavailableError
-from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.models.types import Message, Usage
 
 ASK = [Message("user", "Hello")]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll.agent.rlm.models.local import server
+from atoll.agent.rlm.models.local.weights import QWEN, DownloadError, Store
 from atoll.errors import ModelUnavailableError
-from atoll.rlm.models.local import server
-from atoll.rlm.models.local.weights import QWEN, DownloadError, Store
 
 DATA = [b"aaaa", b"bbbb", b"cc"]
 SMALL = dataclasses.replace(
@@ -28,7 +28,7 @@ SMALL = dataclasses.replace(
     sha256=hashlib.sha256(b"".join(DATA)).hexdigest(),
 )
 FAKE_SERVER = (
-    "import types; from atoll.rlm.models.local import server;"
+    "import types; from atoll.agent.rlm.models.local import server;"
     "server.start = lambda *_: types.SimpleNamespace(listening_address='http://there');"
     "server.serve(None, 0, 1, 2048)"
 )

@@ -9,18 +9,18 @@ import socket
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from atoll.bridge import CallFailedError
 from atoll.config import on_windows
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
-from atoll.guest import rpc
-from atoll.wire import peer_check
-from atoll.wire.peer import Peer, Reply
+from atoll.guest.shared import rpc
+from atoll.rpc import peer_check
+from atoll.rpc.connection import Peer, Reply
+from atoll.sandbox.bridge import CallFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from atoll.passed_fds import PassedFds
+    from atoll.rpc.passed_fds import PassedFds
 
     OnLines = Callable[[str, list[Any]], None]
     OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]

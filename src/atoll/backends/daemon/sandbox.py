@@ -11,22 +11,22 @@ from contextvars import copy_context
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll import context as contexts
-from atoll import guard, turns, variables
-from atoll.availability import Availability
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.daemon import connection as connections
-from atoll.bridge import HostBridge
 from atoll.config import SandboxConfig, daemon_socket
 from atoll.errors import AtollError, BackendUnavailableError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
-from atoll.guest import rpc, values
+from atoll.guest.shared import rpc, values
 from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation
-from atoll.sandbox import NOT_STARTED, check_code
+from atoll.sandbox import context as contexts
+from atoll.sandbox import guard, turns, variables
+from atoll.sandbox.availability import Availability
+from atoll.sandbox.base import NOT_STARTED, check_code
+from atoll.sandbox.bridge import HostBridge
+from atoll.sandbox.wire import answers, blobs, options, results
 from atoll.types import CodeFault
-from atoll.wire import answers, blobs, options, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
+    from atoll.rpc.connection import Reply
     from atoll.types import ExecuteResponse, SandboxResult
-    from atoll.wire.peer import Reply
 
 
 class RequestTooLargeError(SandboxError):

@@ -9,10 +9,17 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail.container import GUEST_ROOT, OWN_FOLDER
-from atoll.jail.root import PRIVATE_FOLDERS
-from atoll.jail.spec import GUEST_CODE, SHOWN_FOLDERS, WORK_FOLDER, Bind, JailSpec, Limits
-from atoll.jail.steps import HOST_NAME
+from atoll.jail.supervisor.spec import (
+    GUEST_CODE,
+    SHOWN_FOLDERS,
+    WORK_FOLDER,
+    Bind,
+    JailSpec,
+    Limits,
+)
+from atoll.jail.walls.container import GUEST_ROOT, OWN_FOLDER
+from atoll.jail.walls.root import PRIVATE_FOLDERS
+from atoll.jail.walls.steps import HOST_NAME
 from atoll.launch import boot
 from atoll.launch.interpreter import environment
 from atoll.policy import MIB
@@ -53,7 +60,7 @@ def make_spec(
 ) -> JailSpec:
     """Return the specification of the jail for the supervisor."""
     policy, context_size = config.policy, _in_steps(context_size)
-    command = boot.command(interpreter, GUEST_CODE, "container")
+    command = boot.command(interpreter, GUEST_CODE, "entry.container")
     env = environment(interpreter) | dict(policy.env)
     return JailSpec(
         jailed=True,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.backends.gvisor.lease import GvisorLease, Sockets
-from atoll.jail.supervisor_client import supervisor
+from atoll.jail.supervisor.process import supervisor
 from atoll.launch.guest_handle import StartingGuest, pipes
 from atoll.launch.parked import ParkedProcesses
 
 if TYPE_CHECKING:
     import socket
 
-    from atoll.jail.spec import JailSpec
+    from atoll.jail.supervisor.spec import JailSpec
     from atoll.launch.guest_handle import GuestHandle
 
 

@@ -13,10 +13,10 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxStartError
-from atoll.jail import meter
-from atoll.jail.client import Lease
-from atoll.jail.container_memory import ContainerMemory
-from atoll.jail.usage import JailUsage
+from atoll.jail.measure import meter
+from atoll.jail.measure.container_memory import ContainerMemory
+from atoll.jail.measure.usage import JailUsage
+from atoll.jail.supervisor.client import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,7 @@ _BYTE = b"x"
 
 
 class Sockets:
-    """The host's ends of a container's sockets: see guest/container."""
+    """The host's ends of a container's sockets: see guest/entry/container."""
 
     def __init__(self, *, network: bool = False) -> None:
         self.control, self._control_inside = socket.socketpair()

@@ -7,20 +7,21 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from atoll.availability import Availability
 from atoll.backends.gvisor import runsc
 from atoll.backends.gvisor.bundle import RUNSC, configuration, limits_outside
 from atoll.errors import BackendUnavailableError, IsolationError, SandboxError
-from atoll.jail import client, probe
-from atoll.jail.container import GUEST_ROOT
-from atoll.jail.spec import Bind, JailSpec
+from atoll.jail.measure import probe
+from atoll.jail.supervisor import client
+from atoll.jail.supervisor.spec import Bind, JailSpec
+from atoll.jail.walls.container import GUEST_ROOT
 from atoll.launch import interpreter
 from atoll.policy import ExecutionPolicy, Isolation
+from atoll.sandbox.availability import Availability
 
 if TYPE_CHECKING:
     from atoll.backends.gvisor.runsc import Runsc
     from atoll.config import SandboxConfig
-    from atoll.jail.probe import HostReport
+    from atoll.jail.measure.probe import HostReport
 
 _TRUE = ("/bin/true",)
 _WORDS = 600

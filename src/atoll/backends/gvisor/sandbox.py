@@ -10,14 +10,14 @@ from atoll.backends.gvisor import report, runsc
 from atoll.backends.gvisor.bundle import make_spec
 from atoll.backends.gvisor.launch import Wanted, parked
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.jail import probe
+from atoll.jail.measure import probe
 from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
-    from atoll.availability import Availability
     from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
+    from atoll.sandbox.availability import Availability
 
 GRACE_SECONDS = 1.0
 """Extra seconds for an interrupt, which passes through another process of the container."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail.spec import GUEST_CODE, JailSpec
+from atoll.jail.supervisor.spec import GUEST_CODE, JailSpec
 from atoll.launch import boot
 from atoll.launch.guest_handle import limits_of, start_guest
 from atoll.launch.handshake import handshake
@@ -14,9 +14,9 @@ from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
-    from atoll.context import Context
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
+    from atoll.sandbox.context import Context
 
 
 async def launch(

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from atoll.backends._interpreter_sandbox import InterpreterSandbox
 from atoll.backends.native.launch import launch
-from atoll.jail import probe
+from atoll.jail.measure import probe
 from atoll.launch import interpreter
 from atoll.policy import Capability
 
 if TYPE_CHECKING:
-    from atoll.availability import Availability
     from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
     from atoll.policy import Isolation
+    from atoll.sandbox.availability import Availability
 
 
 class NativePythonSandbox(InterpreterSandbox):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import certificates
 from atoll.backends.pyodide import deno
 from atoll.config import cache_folder
+from atoll.egress import certificates
 from atoll.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from atoll.backends.pyodide import deno, distribution
 from atoll.backends.pyodide.deno import SCRIPTS
 from atoll.backends.pyodide.launch import Parts, image_spec
 from atoll.errors import BackendUnavailableError
-from atoll.jail import probe
-from atoll.jail.spec import GUEST_CODE
+from atoll.jail.measure import probe
+from atoll.jail.supervisor.spec import GUEST_CODE
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import GUEST_FOLDER
 from atoll.policy import Isolation
@@ -37,9 +37,16 @@ import hashlib, inspect, io, itertools, json, linecache, math, operator, os, pic
 import concurrent.futures, csv, dis, logging, opcode, pathlib, platform, statistics, string, struct
 import sys, tempfile, textwrap, threading, time, traceback, types, typing, uuid, weakref, zlib
 sys.path.append({GUEST_CODE!r})
-from guest import chain, dump, embedded, explorer, folder, interrupt, loop, pickler, pyodide, state
-from guest import work_tools
-from guest import awaiting, compiling, ipython, lazy, magic_commands, tools, unpickler, variables
+from guest.agent import chain, explorer
+from guest.cells import loop
+from guest.core import interrupt
+from guest.entry import embedded, pyodide
+from guest.state import dump, folder, keeper, pickler
+from guest.agent import work_tools
+from guest.agent import lazy, tools
+from guest.cells import awaiting, compiling, ipython, magic_commands
+from guest.core import variables
+from guest.state import unpickler
 sys.path.remove({GUEST_CODE!r})
 """
 

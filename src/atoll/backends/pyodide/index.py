@@ -11,9 +11,9 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
 from atoll.backends.pyodide.distribution import FILES, VERSION, Distribution
+from atoll.egress import certificates
 from atoll.errors import BackendUnavailableError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.pyodide import deno
 from atoll.backends.pyodide.deno import SCRIPTS
-from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
+from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch import library
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import GUEST_FOLDER

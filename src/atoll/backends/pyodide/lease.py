@@ -12,13 +12,13 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from atoll.jail.client import Lease
+from atoll.jail.supervisor.client import Lease
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from atoll.channel import HostChannel
+    from atoll.sandbox.channel import HostChannel
     from atoll.types import EndReport
 
 CHUNK = 1 << 18

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.availability import Availability
 from atoll.backends.pyodide import wheels
 from atoll.backends.pyodide.distribution import PYTHON, VERSION
 from atoll.policy import Isolation
+from atoll.sandbox.availability import Availability
 
 if TYPE_CHECKING:
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
-    from atoll.jail.probe import HostReport
+    from atoll.jail.measure.probe import HostReport
 
 HINT = "atoll doctor --backend native tells what the host would have to allow."
 _SETUP = "on first use; now: atoll pyodide setup"

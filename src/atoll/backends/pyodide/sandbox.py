@@ -7,7 +7,6 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.availability import Availability
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
 from atoll.backends.pyodide.launch import BASE, Parts, make_spec, parked
 from atoll.backends.pyodide.lease import DenoLease
@@ -15,14 +14,15 @@ from atoll.errors import BackendUnavailableError, SandboxError, SandboxLostError
 from atoll.files.answers import checked
 from atoll.files.base import Files
 from atoll.files.types import FileError
-from atoll.guest.rpc import MessageTooLargeError
-from atoll.jail import probe
+from atoll.guest.shared.rpc import MessageTooLargeError
+from atoll.jail.measure import probe
 from atoll.launch import library
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.handshake import handshake
 from atoll.packages.sandbox import PackagedSandbox
 from atoll.policy import Capability, Isolation
-from atoll.session import MAX_FILE_IN_MESSAGE
+from atoll.sandbox.availability import Availability
+from atoll.sandbox.session import MAX_FILE_IN_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

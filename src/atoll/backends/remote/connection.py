@@ -16,8 +16,9 @@ from atoll.backends.remote import tls
 from atoll.backends.remote.uploads import Uploads
 from atoll.config import service_from_environment
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
-from atoll.guest import values
-from atoll.wire import answers, faults
+from atoll.guest.shared import values
+from atoll.rpc import faults
+from atoll.sandbox.wire import answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atoll import signatures
-from atoll.output import LineSplitter
 from atoll.policy import ExecutionPolicy
-from atoll.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
+from atoll.sandbox import signatures
+from atoll.sandbox.output import LineSplitter
+from atoll.sandbox.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

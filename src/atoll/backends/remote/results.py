@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError
-from atoll.result_fields import SHAPE_ERRORS
+from atoll.sandbox.result_fields import SHAPE_ERRORS
+from atoll.sandbox.wire import results
 from atoll.types import Display, ExecuteResponse, SandboxResult
-from atoll.wire import results
 
 if TYPE_CHECKING:
     from atoll.backends.remote.connection import RemoteConnection

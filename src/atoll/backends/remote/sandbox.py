@@ -8,16 +8,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from atoll import context as contexts
-from atoll import guard, turns
-from atoll.availability import Availability
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
 from atoll.backends.remote import results
 from atoll.backends.remote.connection import encode
 from atoll.backends.remote.exchange import Listener, new_session
 from atoll.backends.remote.files import RemoteFiles
-from atoll.bridge import CallFailedError, HostBridge
 from atoll.config import SandboxConfig
 from atoll.errors import (
     AtollError,
@@ -26,10 +22,14 @@ from atoll.errors import (
     SandboxClosedError,
     SandboxLostError,
 )
-from atoll.guest import values
+from atoll.guest.shared import values
 from atoll.policy import Capability, Isolation
-from atoll.sandbox import NOT_STARTED, check_code
-from atoll.wire import answers
+from atoll.sandbox import context as contexts
+from atoll.sandbox import guard, turns
+from atoll.sandbox.availability import Availability
+from atoll.sandbox.base import NOT_STARTED, check_code
+from atoll.sandbox.bridge import CallFailedError, HostBridge
+from atoll.sandbox.wire import answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from urllib.parse import urlsplit
 
-from atoll import certificates
+from atoll.egress import certificates
 from atoll.errors import BackendUnavailableError
 
 PROBE_SECONDS = 2.0

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.errors import AtollError
-from atoll.guest import values
-from atoll.wire import answers
+from atoll.guest.shared import values
+from atoll.sandbox.wire import answers
 
 if TYPE_CHECKING:
     from atoll.backends.remote.connection import RemoteConnection
-    from atoll.context import Context
+    from atoll.sandbox.context import Context
 
 
 @dataclass(eq=False, slots=True)

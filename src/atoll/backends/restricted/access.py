@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.formatting import Formatting
 from atoll.backends.restricted.refusal import refused
-from atoll.guard import words
-from atoll.guard.visitor import is_dunder, is_harmless, plain
-from atoll.guard.words import names_in
+from atoll.sandbox.guard import words
+from atoll.sandbox.guard.visitor import is_dunder, is_harmless, plain
+from atoll.sandbox.guard.words import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.refusal import refused
-from atoll.guard import words
-from atoll.guard.visitor import is_dunder, is_harmless, plain
-from atoll.guard.words import names_in
+from atoll.sandbox.guard import words
+from atoll.sandbox.guard.visitor import is_dunder, is_harmless, plain
+from atoll.sandbox.guard.words import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.backends.restricted.refusal import GuardError
 from atoll.backends.restricted.rewrite import rewrite
-from atoll.guard import check, describe, policy
+from atoll.sandbox.guard import check, describe, policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.backends.restricted.process import PlainProcess, start
-from atoll.channel import HostChannel
 from atoll.errors import SandboxStartError
 from atoll.launch.guest_handle import GuestHandle, pipes
 from atoll.launch.handshake import handshake
+from atoll.sandbox.channel import HostChannel
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
-    from atoll.context import Context
-    from atoll.jail.client import Lease
+    from atoll.jail.supervisor.client import Lease
     from atoll.launch.handshake import RunningGuest
+    from atoll.sandbox.context import Context
 
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); "

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.restricted.refusal import ADVICE, refused
-from atoll.guard.offered import FOLDERS, MODULES, Offer
+from atoll.sandbox.guard.offered import FOLDERS, MODULES, Offer
 
 if TYPE_CHECKING:
     import types

@@ -17,8 +17,8 @@ from atoll.backends.restricted.access import GUEST, OpenNamespace, is_guest_clas
 from atoll.backends.restricted.classes import check_names
 from atoll.backends.restricted.refusal import refused
 from atoll.backends.restricted.streams import GuestInput, GuestStream
-from atoll.guard import words
-from atoll.guard.visitor import is_harmless
+from atoll.sandbox.guard import words
+from atoll.sandbox.guard.visitor import is_harmless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

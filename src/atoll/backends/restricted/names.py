@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.restricted import rewrite
 from atoll.backends.restricted.access import Attributes
 from atoll.backends.restricted.refusal import GuardError, refused
-from atoll.guard.visitor import is_dunder
-from atoll.guard.words import names_in
+from atoll.sandbox.guard.visitor import is_dunder
+from atoll.sandbox.guard.words import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,9 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from atoll.jail import meter
-from atoll.jail.client import REPORT_SECONDS
-from atoll.jail.usage import ProcessUsage
+from atoll.jail.measure import meter
+from atoll.jail.measure.usage import ProcessUsage
+from atoll.jail.supervisor.client import REPORT_SECONDS
 from atoll.types import EndReport
 
 if TYPE_CHECKING:

@@ -7,21 +7,21 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from atoll import guard
 from atoll.backends.restricted import made, names, policy
 from atoll.backends.restricted.access import Access
 from atoll.backends.restricted.compilers import LAST, by_policy, checked
 from atoll.backends.restricted.library import Library
 from atoll.backends.restricted.refusal import refused
 from atoll.backends.restricted.standins import StandIns
-from atoll.guest import compiling, repl
+from atoll.guest.cells import compiling, repl
+from atoll.sandbox import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
     from atoll.backends.restricted.compilers import Compiler
-    from atoll.guest.splitting import Compiled
+    from atoll.guest.cells.splitting import Compiled
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MOST_CHAINED = 100

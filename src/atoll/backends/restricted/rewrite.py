@@ -13,8 +13,8 @@ from __future__ import annotations
 import ast
 from typing import TypeVar, cast
 
-from atoll.guard import words
-from atoll.guard.visitor import is_dunder, plain
+from atoll.sandbox.guard import words
+from atoll.sandbox.guard.visitor import is_dunder, plain
 
 GET, TARGET, LOAD, TAKE = ".get", ".target", ".load", ".take"
 Node = TypeVar("Node", bound=ast.AST)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.availability import Availability
 from atoll.backends.restricted.launch import launch
 from atoll.errors import IsolationError, UnsupportedError
 from atoll.files.base import NoFiles
-from atoll.guest.memory import MARGIN
+from atoll.guest.core.memory import MARGIN
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
+from atoll.sandbox.availability import Availability
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig

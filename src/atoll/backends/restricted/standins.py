@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.restricted.access import GUEST
 from atoll.backends.restricted.classes import ClassMaker, check_names
 from atoll.backends.restricted.refusal import refused
-from atoll.guard import words
+from atoll.sandbox.guard import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

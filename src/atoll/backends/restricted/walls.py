@@ -9,13 +9,13 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING
 
-from atoll.jail import landlock, seccomp, syscalls
+from atoll.jail.walls import landlock, seccomp, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RESERVED = 2 << 30
-"""Address space that libraries map and never use; guest/memory measures what is really used."""
+"""Address space that libraries map and never use; guest/core/memory measures what is used."""
 
 
 def folders() -> list[str]:

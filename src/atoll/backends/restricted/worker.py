@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from atoll.backends.restricted import made, walls
 from atoll.backends.restricted.audit import Auditor
 from atoll.backends.restricted.repl import RestrictedRepl
-from atoll.guest import context, magics, rpc, values
-from atoll.guest.channel import Channel, ChannelClosedError
-from atoll.guest.hidden import HiddenPackage
-from atoll.guest.interrupt import InterruptGate
-from atoll.guest.server import Server
-from atoll.guest.streams import StandardStreams
+from atoll.guest.cells import magics
+from atoll.guest.core import context
+from atoll.guest.core.channel import Channel, ChannelClosedError
+from atoll.guest.core.hidden import HiddenPackage
+from atoll.guest.core.interrupt import InterruptGate
+from atoll.guest.core.streams import StandardStreams
+from atoll.guest.entry.server import Server
+from atoll.guest.shared import rpc, values
 
 if TYPE_CHECKING:
-    from atoll.guest.ports import Stream
+    from atoll.guest.core.ports import Stream
 
 FIRST_HIGH_FD = 64
 F_SETSIG = 10

@@ -6,9 +6,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm import sandbox as asynchronous
-from atoll.portal import Portal
-from atoll.sandbox import BaseSandbox
-from atoll.sync import SyncSandbox
+from atoll.concurrency.portal import Portal
+from atoll.sandbox.base import BaseSandbox
+from atoll.sandbox.blocking import SyncSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

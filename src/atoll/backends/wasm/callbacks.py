@@ -9,7 +9,8 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from atoll.guest import rights, rpc
+from atoll.guest.core import rights
+from atoll.guest.shared import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

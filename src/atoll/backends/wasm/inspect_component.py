@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.memory import LinearMemory, UnknownLayoutError
 from atoll.backends.wasm.worker import FREE_FUEL, Runtime
-from atoll.guest import rpc
+from atoll.guest.shared import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from atoll.errors import (
     SandboxStartError,
 )
 from atoll.extras import hint as install_hint
-from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
+from atoll.jail.supervisor.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
 from atoll.launch.guest_handle import limits_of
 from atoll.launch.handshake import handshake
 from atoll.launch.interpreter import environment, resolve
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from atoll.backends.wasm.build import Built
     from atoll.backends.wasm.counters import Counters
     from atoll.config import SandboxConfig
-    from atoll.context import Context
     from atoll.errors import SandboxError
-    from atoll.jail.spec import Limits
+    from atoll.jail.supervisor.spec import Limits
     from atoll.launch.handshake import RunningGuest
     from atoll.packages.store import Environment
     from atoll.policy import ExecutionPolicy
+    from atoll.sandbox.context import Context
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
 PACKAGES = f"{GUEST_CODE}/wasm/site-packages"

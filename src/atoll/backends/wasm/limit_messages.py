@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atoll.availability import Availability
 from atoll.backends.wasm import build
 from atoll.backends.wasm.counters import Ending
 from atoll.errors import BackendUnavailableError, ComponentMissingError, ConfigError
-from atoll.jail import probe
+from atoll.jail.measure import probe
 from atoll.policy import MIB, Isolation
+from atoll.sandbox.availability import Availability
 from atoll.types import Outcome
 
 if TYPE_CHECKING:

@@ -13,23 +13,23 @@ from atoll.backends.wasm.counters import Ending
 from atoll.backends.wasm.launch import launch, with_packages
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.jail import probe
-from atoll.jail.spec import GUEST_HOME
+from atoll.jail.measure import probe
+from atoll.jail.supervisor.spec import GUEST_HOME
 from atoll.packages.progress import Progress
 from atoll.packages.sandbox import PackagedSandbox
 from atoll.policy import Capability, Isolation, names_keywords
-from atoll.sandbox import check_code
+from atoll.sandbox.base import check_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-    from atoll.availability import Availability
     from atoll.backends.wasm.build import Built
     from atoll.backends.wasm.counters import Counters
     from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
+    from atoll.sandbox.availability import Availability
     from atoll.types import SandboxResult
 
 MISSING = frozenset(

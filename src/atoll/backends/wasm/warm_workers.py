@@ -8,11 +8,11 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll import forks
 from atoll.backends.wasm.counters import Counters
-from atoll.jail import packets
-from atoll.jail.spec import ForkSpec
-from atoll.jail.supervisor_client import supervisor
+from atoll.concurrency import forks
+from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.spec import ForkSpec
 from atoll.launch.guest_handle import hung_up, request_guest
 from atoll.launch.parked import ParkedProcesses
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from atoll.jail.spec import Limits, Spec, ZygoteHostSpec
+    from atoll.jail.supervisor.spec import Limits, Spec, ZygoteHostSpec
     from atoll.launch.guest_handle import StartingGuest
 
 PARKED = 2

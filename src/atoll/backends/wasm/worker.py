@@ -18,8 +18,8 @@ from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.interrupts import Interrupts
 from atoll.backends.wasm.lines import HostGoneError, Lines
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
-from atoll.guest import rpc
-from atoll.jail.spec import WORK_ALIAS, WORK_FOLDER
+from atoll.guest.shared import rpc
+from atoll.jail.supervisor.spec import WORK_ALIAS, WORK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ from atoll.service.console.pages import routes
 from atoll.service.console.signin import SignIns
 
 if TYPE_CHECKING:
-    from atoll.service.service import Service
+    from atoll.service.core.service import Service
 
 
 def install(service: Service) -> None:

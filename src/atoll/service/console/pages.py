@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from atoll import __version__
-from atoll.service import shapes
-from atoll.service.calls import as_json, nothing
 from atoll.service.console.signin import FRAMES, same_origin
-from atoll.service.problems import Problem
-from atoll.service.routes import Route
+from atoll.service.http import bodies
+from atoll.service.http.problems import Problem
+from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.routes import Route
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from atoll.service.calls import Call
+    from atoll.service.access.keys import Principal
     from atoll.service.console.signin import SignIns
-    from atoll.service.keys import Principal
+    from atoll.service.http.requests import Call
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -64,7 +64,7 @@ th, td {{ padding: 3px 10px; text-align: right; border: 0; border-bottom: 1px so
 """
 
 
-class SignIn(shapes.Body, kw_only=True):
+class SignIn(bodies.Body, kw_only=True):
     """POST /console/login: a key, or the secret of a link."""
 
     key: str = ""

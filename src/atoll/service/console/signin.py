@@ -15,13 +15,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from atoll.service import clock
-from atoll.service.problems import Problem
+from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from atoll.service.keys import Keys, Principal
-    from atoll.service.ledger import Ledger
+    from atoll.service.access.keys import Keys, Principal
+    from atoll.service.storage.database import Ledger
 
 FRAMES = "/console/displays/"
 TOKEN_HEADER = "x-atoll-csrf"  # noqa: S105 - a header's name

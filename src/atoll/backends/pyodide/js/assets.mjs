@@ -17,10 +17,9 @@ export async function readAll({ pyodide, snapshot, folders, wheels }) {
 }
 
 function readFolder(source, target) {
-  return [...Deno.readDirSync(source)]
-    .filter(({ name, isFile }) => isFile && name.endsWith(".py"))
-    .map(({ name }) => ({
-      path: `${target}/${name}`,
-      data: Deno.readFileSync(`${source}/${name}`),
-    }));
+  return [...Deno.readDirSync(source)].flatMap(({ name, isFile, isDirectory }) => {
+    const [from, to] = [`${source}/${name}`, `${target}/${name}`];
+    if (isDirectory) return name === "__pycache__" ? [] : readFolder(from, to);
+    return isFile && name.endsWith(".py") ? [{ path: to, data: Deno.readFileSync(from) }] : [];
+  });
 }

@@ -46,7 +46,7 @@ export function startGuest(python, port, limits) {
 function boot(python, port) {
   const path = python.pyimport("sys").path;
   path.append(ROOT);
-  const guest = python.pyimport("guest.pyodide");
+  const guest = python.pyimport("guest.entry.pyodide");
   path.remove(ROOT);
   return guest.boot(port, FOLDER);
 }

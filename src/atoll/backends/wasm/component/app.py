@@ -11,21 +11,21 @@ import os
 import random
 import sys
 
-import guest.awaiting  # type: ignore[import-not-found]
-import guest.chain  # type: ignore[import-not-found]
-import guest.compiling  # type: ignore[import-not-found]
-import guest.explorer  # type: ignore[import-not-found]
-import guest.ipython  # type: ignore[import-not-found]
-import guest.lazy  # type: ignore[import-not-found]
-import guest.loop  # type: ignore[import-not-found]
-import guest.magic_commands  # type: ignore[import-not-found]
-import guest.state  # type: ignore[import-not-found]
-import guest.tools  # type: ignore[import-not-found]
-import guest.variables  # type: ignore[import-not-found]
-import guest.work_tools  # type: ignore[import-not-found]
+import guest.agent.chain  # type: ignore[import-not-found]
+import guest.agent.explorer  # type: ignore[import-not-found]
+import guest.agent.lazy  # type: ignore[import-not-found]
+import guest.agent.tools  # type: ignore[import-not-found]
+import guest.agent.work_tools  # type: ignore[import-not-found]
+import guest.cells.awaiting  # type: ignore[import-not-found]
+import guest.cells.compiling  # type: ignore[import-not-found]
+import guest.cells.ipython  # type: ignore[import-not-found]
+import guest.cells.loop  # type: ignore[import-not-found]
+import guest.cells.magic_commands  # type: ignore[import-not-found]
+import guest.core.variables  # type: ignore[import-not-found]
+import guest.state.keeper  # type: ignore[import-not-found]
 import library  # type: ignore[import-not-found]
 import wit_world  # type: ignore[import-not-found]
-from guest.embedded import EmbeddedGuest  # type: ignore[import-not-found]
+from guest.entry.embedded import EmbeddedGuest  # type: ignore[import-not-found]
 from interruption import WasmGate  # type: ignore[import-not-found]
 from port import WasmPort  # type: ignore[import-not-found]
 
@@ -33,7 +33,7 @@ FOLDER = "/app"
 
 library.pack()
 library.preload()
-guest.loop.install()
+guest.cells.loop.install()
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]

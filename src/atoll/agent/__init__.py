@@ -1,0 +1,1 @@
+"""What a model works with: environment, questions over a context, retrieval, memory, records."""

@@ -1,0 +1,1 @@
+"""Several tool calls in one turn: found in the code, gated, run in waves."""

@@ -1,0 +1,1 @@
+"""The tools of an environment: built-ins, the registry, and the log of calls."""

@@ -1,0 +1,164 @@
+"""The log of tool calls: which tool, by whom, with how much, how long it took, how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.concurrency import forks
+from atoll.text.tokens import estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KEPT = 10_000
+"""Invocations that are kept; the counts are of all."""
+MOST_AWAITED = 64
+"""Calls whose results guest code may still report: as many as may run side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One call of a tool."""
+
+    tool: str
+    caller_type: str = "code"
+    """`code` of a cell, or a `chain`: a turn of structured mode with several calls."""
+    chain_id: str | None = None
+    """The chain that it belongs to, and its place in it, from 0."""
+    chain_index: int | None = None
+    parent: str = ""
+    """The turn that made it."""
+    sizes: Mapping[str, int]
+    """Characters, bytes or items of each argument, by name or position."""
+    duration_ms: float = 0.0
+    tokens_in: int = 0
+    """Of the prompt, about, if the tool asks a model."""
+    tokens_out: int = 0
+    outcome: str = "ok"
+    """`ok`, or the name of the exception."""
+    prefetched: bool = False
+    """Whether the tool had run beside others before guest code asked for the result."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What it was called with, by name: numbers, and the beginnings of texts."""
+    found: str = ""
+    """The beginning of what it returned."""
+    found_tokens: int = 0
+    """Of all that it returned, about."""
+    digest: str = ""
+    """Of all that it returned: two calls with the same result have the same digest."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a trajectory keeps of a call: the same whenever a run is played back."""
+        named = ("tool", "caller_type", "chain_id", "chain_index", "outcome", "prefetched")
+        return {name: getattr(self, name) for name in named}
+
+
+class InvocationLog:
+    """Calls in order, for several threads at once."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Invocation] = deque(maxlen=KEPT)
+        self._counts: Counter[str] = Counter()
+        self._explored = 0
+        self._begun, self._before = 0, Counter[str]()
+        self._awaited: dict[int, bool] = {}
+        self._lock = forks.new_lock()
+        self.parent = ""
+        """The turn that runs now."""
+
+    def add(self, one: Invocation, *, explored: bool) -> int:
+        """Add a call that has ended and return its number, from 0 on.
+
+        `explored` says that it looked into the context.
+        """
+        with self._lock:
+            self._kept.append(one)
+            self._counts[one.tool] += 1
+            self._explored += explored
+            return self._counts.total() - 1
+
+    def expect_result(self, number: int, *, explores: bool) -> None:
+        """Expect that guest code reports what a call found, as the host could not look there."""
+        with self._lock:
+            self._awaited[number] = explores
+            while len(self._awaited) > MOST_AWAITED:
+                del self._awaited[next(iter(self._awaited))]
+
+    def report_result(self, number: int, **fields: Any) -> None:
+        """Fill in what a call found, once; ValueError if the call does not wait for a report."""
+        with self._lock:
+            at = number - (self._counts.total() - len(self._kept))
+            if number not in self._awaited or at < 0:
+                raise ValueError("this call does not wait for a result")
+            explores = self._awaited.pop(number)
+            self._kept[at] = dataclasses.replace(self._kept[at], **fields)
+            self._explored += explores and bool(self._kept[at].found)
+
+    def join_chain(self, parent: str, chain_id: str) -> None:
+        """Add the first call of a turn to a chain, which only the second call has made one."""
+        with self._lock:
+            for at, one in enumerate(self._kept):
+                if one.parent == parent and one.chain_id is None:
+                    self._kept[at] = dataclasses.replace(
+                        one, caller_type="chain", chain_id=chain_id, chain_index=0
+                    )
+
+    def of(self, parent: str) -> tuple[Invocation, ...]:
+        """Return the calls of one turn that are kept."""
+        return tuple(one for one in self if one.parent == parent)
+
+    def begin_question(self) -> None:
+        """Count anew for another question: earlier calls stay in the log."""
+        with self._lock:
+            self._begun, self._before = self._counts.total(), Counter(self._counts)
+            self._explored = 0
+
+    @property
+    def explored(self) -> int:
+        """How many calls looked at something, since the question was asked."""
+        return self._explored
+
+    def of_question(self) -> tuple[dict[str, int], tuple[Invocation, ...]]:
+        """Return the calls since the question was asked: their counts, and those that are kept."""
+        with self._lock:
+            counts = dict(self._counts - self._before)
+        return counts, self.since(self._begun)
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each tool was called."""
+        with self._lock:
+            return dict(self._counts)
+
+    def since(self, number: int) -> tuple[Invocation, ...]:
+        """Return the calls after the first `number`, as far as they are kept."""
+        with self._lock:
+            new = min(self._counts.total() - number, len(self._kept))
+            return tuple(self._kept)[len(self._kept) - new :] if new > 0 else ()
+
+    def __iter__(self) -> Iterator[Invocation]:
+        with self._lock:
+            return iter(tuple(self._kept))
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+
+def sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """Return how large each argument is: the length of what has one, 1 of anything else."""
+    named = [*((str(at), one) for at, one in enumerate(args)), *kwargs.items()]
+    return {name: len(one) if hasattr(one, "__len__") else 1 for name, one in named}
+
+
+def tokens(*values: Any) -> int:
+    """Return about how many tokens the texts among some values have."""
+    return sum(estimate(one) for one in values if isinstance(one, str))
+
+
+def shows(answer: Any) -> bool:
+    """Return whether a call gave something to see: not an empty text, nor a missing folder."""
+    if not isinstance(answer, dict):
+        return bool(answer) or isinstance(answer, list)
+    return bool(answer.get("text") or answer.get("names") or answer.keys() & {"hits", "members"})

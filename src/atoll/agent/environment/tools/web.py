@@ -1,0 +1,40 @@
+"""web_fetch on the host."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from atoll.agent.environment.tools import arguments
+
+if TYPE_CHECKING:
+    from atoll.agent.web import Fetcher, Page, WebPolicy
+
+
+class Web:
+    """Fetches what the policy allows: without one, nothing."""
+
+    def __init__(self, policy: WebPolicy | None) -> None:
+        self._policy = policy
+
+    async def web_fetch(self, url: str) -> str:
+        """A page's text, under its title and address."""
+        if self._policy is None:
+            raise ValueError(
+                "web_fetch is off here: use the context and the documents, which list_dir() shows. "
+                "(Whoever made this environment can allow hosts: web=WebPolicy(allow=...))"
+            )
+        return _told(await self._fetcher.fetch(arguments.text(url, "url")))
+
+    @cached_property
+    def _fetcher(self) -> Fetcher:
+        from atoll.agent.web import Fetcher, WebPolicy  # noqa: PLC0415 - few fetch
+
+        return Fetcher(self._policy or WebPolicy())
+
+
+def _told(page: Page) -> str:
+    lines = [f"# {page.title}"] if page.title else []
+    lines.append(f"[{page.status} {page.final_url}]")
+    cut = "\n[the page was cut here]" if page.truncated else ""
+    return "\n".join((*lines, "", page.text + cut))

@@ -1,0 +1,36 @@
+"""`atoll colgrep`: search code by meaning, from the command line, in the index that guests use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from atoll.agent.retrieval.colgrep import colgrep, open_index
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.agent.retrieval.types import Found
+
+NOTHING_FOUND = 1
+
+
+def command(args: Namespace) -> int:
+    """Print the units that fit best; return 1 if there is none."""
+    with open_index(args.path, args.search_server) as index:
+        hits = colgrep(index, args.query, args.pattern, args.k)
+    if hits.warning:
+        print(f"atoll: {hits.warning}", file=sys.stderr)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(one) for one in hits], indent=1))
+    else:
+        for one in hits:
+            print(_line(one))
+    return 0 if hits else NOTHING_FOUND
+
+
+def _line(one: Found) -> str:
+    what = " ".join((one.signature or f"{one.kind} {one.name}").split())
+    return f"{one.path}:{one.start_line}-{one.end_line}  {one.score:.3f}  {what}"

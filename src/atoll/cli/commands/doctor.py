@@ -1,0 +1,153 @@
+"""`atoll doctor`: shows what each backend can do on this machine, as text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from atoll import __version__
+from atoll.backends import registry
+from atoll.cli import settings
+from atoll.cli.selfcheck import attacks, check
+from atoll.cli.selfcheck.attack_report import AttackReport
+from atoll.cli.terminal.colours import Colours
+from atoll.cli.terminal.progress import width_of
+from atoll.config import SandboxConfig
+from atoll.errors import BackendUnavailableError
+from atoll.policy import Isolation
+from atoll.sandbox.availability import Availability
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.cli.selfcheck.attack_report import AttackResult
+
+INDENT, WIDTH = 12, 100
+
+
+def command(args: Namespace) -> int:
+    """Show what works on this machine, and run the attacks if asked; return the exit code."""
+    config = settings.backend_config(args)
+    names = [config.backend] if args.backend else list(registry.names())
+    backends = asyncio.run(examine(names, config))
+    if not args.json:
+        print(describe(backends, Colours.of(sys.stdout)))
+    least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
+    usable = any(one.usable and (one.isolation or 0) >= least for one in backends.values())
+    results = _attack(config, quiet=args.json) if args.attack and usable else []
+    if args.json:
+        print(json.dumps(as_json(backends, results), indent=2))
+    return 0 if usable and all(one.held for one in results) else 1
+
+
+async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availability]:
+    """Return the availability of each backend; `auto` stands for all of them."""
+    wanted = list(registry.names()) if names == ["auto"] else names
+    return {name: await _ask(name, config) for name in wanted}
+
+
+def describe(backends: dict[str, Availability], colours: Colours) -> str:
+    """Return the report as text."""
+    parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
+    parts += [_backend(name, one, colours) for name, one in backends.items()]
+    return "\n\n".join(parts)
+
+
+def show(name: str) -> bool:
+    """Print the report of one backend; return whether it can be used."""
+    backends = asyncio.run(examine([name], SandboxConfig(backend=name)))
+    print(describe(backends, Colours.of(sys.stdout)))
+    return backends[name].usable
+
+
+def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> dict[str, object]:
+    """Return the report as JSON can hold it."""
+    report: dict[str, object] = {
+        "version": __version__,
+        "backends": {name: _fields(name, one) for name, one in backends.items()},
+    }
+    if results:
+        report["attacks"] = [dataclasses.asdict(one) for one in results]
+    return report
+
+
+async def _ask(name: str, config: SandboxConfig) -> Availability:
+    try:
+        backend = registry.load(name)
+    except BackendUnavailableError as exc:
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+    return await backend.availability(dataclasses.replace(config, backend=name))
+
+
+def _backend(name: str, one: Availability, colours: Colours) -> str:
+    paint = {"usable": colours.good, "not usable": colours.bad}
+    word = state(name, one)
+    told = paint.get(word, colours.faint)(word)
+    level = f", {one.isolation}" if one.isolation is not None else ""
+    head, summary = f"{name}: {word}{level} - ", registry.BACKENDS[name].summary
+    first, *more = textwrap.wrap(
+        summary, _width(), initial_indent=" " * len(head), subsequent_indent="  "
+    )
+    lines = [f"{colours.strong(name)}: {told}{level} - {first.lstrip()}", *more]
+    lines += _row("because", one.reason) + _row("to do", one.hint)
+    lines += _table("limits", one.limits) + _table("details", one.details)
+    return "\n".join(lines)
+
+
+def state(name: str, one: Availability) -> str:
+    """Return one of: usable, not running, not set up, not usable (something is broken)."""
+    if one.usable:
+        return "usable"
+    if not (registry.BACKENDS[name].optional and one.hint):
+        return "not usable"
+    return "not running" if name == "daemon" else "not set up"
+
+
+def _row(title: str, text: str) -> list[str]:
+    """Wrap a long text in lines; a command to type is never broken at a hyphen."""
+    return _wrapped(f"  {title:<{INDENT - 2}}", text)
+
+
+def _table(title: str, rows: dict[str, str]) -> list[str]:
+    width = max(map(len, rows), default=0) + 2
+    heads = (
+        f"  {title if number == 0 else '':<{INDENT - 2}}{name:<{width}}"
+        for number, name in enumerate(rows)
+    )
+    found = zip(heads, rows.values(), strict=True)
+    return [line for head, text in found for line in _wrapped(head, text)]
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    """Return the text behind its head, in lines that fit the terminal; long words stay whole."""
+    return textwrap.wrap(
+        text,
+        _width(),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _width() -> int:
+    return min(WIDTH, width_of(sys.stdout))
+
+
+def _fields(name: str, one: Availability) -> dict[str, Any]:
+    level = None if one.isolation is None else str(one.isolation)
+    return {
+        "summary": registry.BACKENDS[name].summary,
+        "state": state(name, one),
+        **dataclasses.asdict(one),
+        "isolation": level,
+    }
+
+
+def _attack(config: SandboxConfig, *, quiet: bool) -> list[AttackResult]:
+    report = AttackReport(sys.stdout, Colours.of(sys.stdout), quiet=quiet)
+    return asyncio.run(check.run(config, attacks.load(), report))

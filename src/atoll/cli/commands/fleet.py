@@ -1,0 +1,189 @@
+"""`atoll fleet`: start a machine of a fleet, show the fleet, drain a node, stop this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.cli.commands import fleet_map
+from atoll.config import expand_home, fleet_address, fleet_socket
+from atoll.daemon import lifecycle as daemons
+from atoll.daemon.paths import DaemonPaths
+from atoll.errors import ConfigError, FleetError
+from atoll.fleet import machine
+from atoll.fleet.client import Fleet
+from atoll.fleet.machine import Machine
+from atoll.fleet.settings import FleetSettings, unmark_prefix
+from atoll.fleet.store import Store
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+READY = "ready"
+STOP_SECONDS = 30.0
+NOT_RUNNING = 1
+
+
+def command(args: Namespace) -> int:
+    """Do what was asked; return the exit code."""
+    actions = {
+        "start": start, "status": status, "drain": drain, "stop": stop, "map": fleet_map.command
+    }  # fmt: skip
+    return actions[args.action](args)
+
+
+def start(args: Namespace) -> int:
+    """Start the head, or a node with --join."""
+    if args.join and (args.store or args.adopt or args.no_sessions):
+        raise ConfigError("--store, --adopt and --no-sessions are for the head: leave out --join")
+    if args.foreground:
+        return _serve(args)
+    log = fleet_socket(args.join or f"{args.bind}:{args.port}").with_suffix(".machine.log")
+    log.parent.mkdir(mode=0o700, exist_ok=True)
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "atoll.cli.main", *sys.argv[1:], "--foreground"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout:
+        line = process.stdout.readline().decode()
+    if READY not in line:
+        code = process.wait() or 1
+        print(log.read_text(errors="replace").strip(), file=sys.stderr)
+        return code
+    print(line.strip(), file=sys.stderr)
+    process.returncode = 0  # it is not ours to wait for
+    return 0
+
+
+def _serve(args: Namespace) -> int:
+    one = _machine(args)
+    settings = None if args.join else _settings(args)
+    if settings is not None:
+        asyncio.run(machine.claim_store(settings, adopt=args.adopt))
+    mark = _pid_file(one.address, args.name)
+    with machine.running(one, settings), _written(mark):
+        print(f"atoll: {READY}: the fleet's head is {one.address}", flush=True)
+        machine.sleep_until_told()
+    if settings is not None:
+        asyncio.run(unmark_prefix(Store(settings.store), settings))
+    return 0
+
+
+def status(args: Namespace) -> int:
+    """Print what is known of the fleet; return 0 if it answers and 1 if not."""
+    address = fleet_address(args.address)
+    try:
+        facts = asyncio.run(_facts(address))
+    except FleetError as exc:
+        if args.json:
+            print(json.dumps({"running": False, "address": address, "reason": str(exc)}))
+        else:
+            print(f"atoll: {exc}", file=sys.stderr)
+        return NOT_RUNNING
+    print(json.dumps({"running": True, "address": address, **facts}) if args.json else show(facts))
+    return 0
+
+
+def drain(args: Namespace) -> int:
+    """Move the sessions of a node elsewhere."""
+
+    async def work() -> dict[str, Any]:
+        async with Fleet.connect(fleet_address(args.address)) as fleet:
+            return await fleet.drain(args.node, draining=not args.undo)
+
+    moved = asyncio.run(work())
+    if args.undo:
+        print(f"the node {args.node} takes sessions again")
+    else:
+        print(f"the node {args.node} takes no more sessions; {moved['moved']} were moved")
+    return 0
+
+
+def stop(args: Namespace) -> int:
+    """End the machines of the fleet that were started here."""
+    address = fleet_address(args.address)
+    found = sorted(fleet_socket(address).parent.glob(f"{_stem(address)}*.pid"))
+    daemons.stop(DaemonPaths(fleet_socket(address)))  # the driver: sessions commit what they have
+    for path in found:
+        _end(path)
+    print(f"{len(found)} machines of the fleet at {address} have stopped here")
+    return 0
+
+
+def show(facts: dict[str, Any]) -> str:
+    """Return the status as text: a line for the fleet, and one for each node."""
+    head = f"fleet {facts['fleet']}, store {facts['store']}, {len(facts['nodes'])} nodes"
+    lines = [head]
+    lines += [f"{'node':<14}{'sessions':>10}{'running':>9}{'waiting':>9}{'save lag':>10}  parked"]
+    for node in facts["nodes"]:
+        parked = ", ".join(f"{tier} {one['parked']}" for tier, one in node["tiers"].items())
+        places = f"{node['sessions']}/{node['capacity']}"
+        row = f"{node['name']:<14}{places:>10}{node['executing']:>9}{node['queued']:>9}"
+        more = "  draining" if node["draining"] else ""
+        lines.append(f"{row}{node['save_lag']:>8.1f} s  {parked}{more}")
+    lines += [f"{name}: {why}" for name, why in facts["refused"].items()]
+    if facts["reason"]:
+        lines.append(facts["reason"])
+    return "\n".join(lines)
+
+
+async def _facts(address: str) -> dict[str, Any]:
+    async with Fleet.connect(address) as fleet:
+        return await fleet.status()
+
+
+def _machine(args: Namespace) -> Machine:
+    return Machine(
+        bind=args.bind, port=args.port, head=args.join, name=args.name,
+        takes_sessions=not args.no_sessions,
+    )  # fmt: skip
+
+
+def _settings(args: Namespace) -> FleetSettings:
+    store = args.store or str(expand_home("~/.local/share/atoll/fleet"))
+    given = {"tier": args.tier, "capacity": args.capacity, "save_seconds": args.save_every}
+    given["keep_seconds"] = args.keep_days and 86400.0 * args.keep_days
+    return FleetSettings(
+        store=store, **{name: one for name, one in given.items() if one is not None}
+    )
+
+
+def _stem(address: str) -> str:
+    return f"{fleet_socket(address).stem}-machine"
+
+
+def _pid_file(address: str, name: str | None) -> Path:
+    place = fleet_socket(address)
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    return place.with_name(f"{_stem(address)}-{name or os.getpid()}.pid")
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Any:
+    path.write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _end(path: Path) -> None:
+    """Send SIGTERM to the process of a pid file, if it is one of ours, and wait for its end."""
+    pid = int(path.read_text() or 0)
+    with contextlib.suppress(OSError):
+        if b"fleet" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGTERM)
+    end = time.monotonic() + STOP_SECONDS
+    while os.path.exists(f"/proc/{pid}") and path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    path.unlink(missing_ok=True)

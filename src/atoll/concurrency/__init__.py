@@ -1,0 +1,1 @@
+"""Threads, tasks and locks: fair shares, background tasks, the loop of the blocking API, forks."""

@@ -1,3 +1,0 @@
-"""The agent's environment: a model explores by code, in any backend, and answers."""
-
-from atoll.environment.blocking import REPLEnvironment as REPLEnvironment

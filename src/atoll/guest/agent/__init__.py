@@ -1,0 +1,1 @@
+"""What guest code may call by name: helpers, tools, queries to a model."""

@@ -1,0 +1,1 @@
+"""Where guest code meets its surroundings: channel, streams, interrupts, memory, descriptors."""

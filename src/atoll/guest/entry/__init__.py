@@ -1,0 +1,1 @@
+"""Ways to start the runtime: as a process, in a container, inside another program."""

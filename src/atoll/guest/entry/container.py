@@ -1,0 +1,136 @@
+"""The first process of a container with a kernel of its own, such as gVisor's.
+
+    host ──socket 0──▶ pid 1: descriptors at the start; then "i" for each interrupt
+     ▲                  │ fork
+     └── wait status ───┤
+                        ├──▶ the guest: a user without rights, descriptors as in a jail
+                        └──▶ the relay, if it has a network
+
+SECURITY: the walls are outside. What this process reports is the guest's word.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+
+from ..__main__ import HIGH_FDS, Guest
+from ..core import rights
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+CONTROL = 0
+GUEST_FDS = 5
+"""Requests, answers, stderr and stdout of the guest, and the socket of passed descriptors. One
+more, if the guest has a network: the relay's."""
+GUEST_UID = 1000
+_NEW_USER_NAMESPACE = 0x10000000
+_CAPABILITY_HEADER = struct.pack("Ii", 0x20080522, 0)
+
+
+def main(folder: str) -> NoReturn:
+    """Start the guest and watch it."""
+    given = rights.receive_all(CONTROL)
+    _start_relay(given)
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, _ignore)
+    guest = os.fork()
+    if guest == 0:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in (wake_read, wake_write):
+            os.close(fd)
+        _run_guest(given, folder)
+    for fd in given:
+        os.close(fd)
+    _watch(guest, wake_read)
+
+
+def _start_relay(given: list[int]) -> None:
+    """Start the relay if its socket is among the descriptors, and take it out of them."""
+    if len(given) == GUEST_FDS:
+        return
+    from ..core import relay
+
+    with relay.listen() as listener:
+        if os.fork() == 0:
+            for fd in (CONTROL, *given[:GUEST_FDS]):
+                os.close(fd)
+            _become_user()
+            relay.serve(listener, given[GUEST_FDS])
+    os.close(given.pop())
+
+
+def _run_guest(given: list[int], folder: str) -> NoReturn:
+    os.setsid()
+    _become_user()
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FDS) for fd in given]
+    for fd in given:
+        os.close(fd)
+    passed = high.pop()
+    for number, fd in enumerate(high):
+        os.dup2(fd, number)
+        os.close(fd)
+    rights.receive_on(passed)
+    Guest(folder).run()
+
+
+def _become_user() -> None:
+    """Be user 1000 without capabilities: the container's only user is seen as 0 at first."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_USER_NAMESPACE) < 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    for kind, outside in (("uid", uid), ("gid", gid)):
+        with open("/proc/self/{}_map".format(kind), "w") as file:
+            file.write("{} {} 1".format(GUEST_UID, outside))
+    if libc.capset(_CAPABILITY_HEADER, bytes(24)) < 0:
+        raise OSError(ctypes.get_errno(), "capset")
+
+
+def _watch(guest: int, wake: int) -> NoReturn:
+    """Pass interrupts on; reap orphans; tell how the guest has ended, and end with it."""
+    while True:
+        readable, _, _ = select.select([CONTROL, wake], [], [])
+        if wake in readable:
+            os.read(wake, 512)
+            status = _reap(guest)
+            if status is not None:
+                _tell(status)
+        if CONTROL in readable:
+            said = os.read(CONTROL, 64)
+            if not said:
+                os._exit(1)  # the host has gone
+            os.kill(guest, signal.SIGINT)
+
+
+def _tell(status: int) -> NoReturn:
+    os.write(CONTROL, b"%d" % status)
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def _reap(guest: int) -> int | None:
+    """Reap all ended children; return the guest's wait status if it is among them."""
+    found = None
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == guest:
+                found = status
+            if pid == 0:
+                break
+    except ChildProcessError:
+        pass
+    return found
+
+
+def _ignore(*_args: object) -> None:
+    """SIGCHLD has to be handled to reach the wake-up pipe."""

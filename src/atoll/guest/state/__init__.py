@@ -1,0 +1,1 @@
+"""A session saved, restored and cloned."""

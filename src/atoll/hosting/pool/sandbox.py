@@ -1,0 +1,160 @@
+"""A native sandbox whose guest comes out of a pool; started as usual where no zygote can serve.
+
+A guest that was forked off a zygote can be forked again, alive, with all that is in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.backends.native import NativePythonSandbox
+from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
+from atoll.hosting.pool.clone import clone
+from atoll.launch.guest_handle import limits_of
+from atoll.launch.handshake import handshake
+from atoll.policy import Capability, Isolation
+from atoll.sandbox.context import Context
+
+if TYPE_CHECKING:
+    from atoll.config import SandboxConfig
+    from atoll.hosting.pool.pool import Pool
+    from atoll.launch.handshake import RunningGuest
+    from atoll.types import SandboxResult
+
+SMALL_CONTEXT = 64 << 20
+"""Up to here a context fits into what every guest may map anyway."""
+MOST_CHECKPOINTS = 64
+
+
+class PooledSandbox(NativePythonSandbox):
+    """Same behaviour, warm start, live clones."""
+
+    capabilities: ClassVar[frozenset[Capability]] = NativePythonSandbox.capabilities | {
+        Capability.FORK
+    }
+
+    def __init__(self, config: SandboxConfig, pool: Pool, tier: str | None = None) -> None:
+        super().__init__(config)
+        self._pool = pool
+        self._tier = tier or pool.tier(config)
+        self._marks: dict[str, RunningGuest] = {}
+        self._waits_for_handshake = True
+        self.cold_start: str | None = None
+        """Why the guest was started instead of forked off a zygote; None if it was forked."""
+
+    async def run(self, code: str, timeout_ms: float | None = None) -> SandboxResult:
+        """Start a guest and run one cell in it; the handshake and the cell are sent together."""
+        self._waits_for_handshake = self._config.state is not None
+        try:
+            await self.initialize(self._config.context)
+            guest = self._guest
+            result = await self.execute(code, timeout_ms=timeout_ms)
+            guest = self._guest or guest  # another one if the first was lost before it did anything
+            if guest is not None:
+                await guest.confirm()
+        finally:
+            self._waits_for_handshake = True
+        return result
+
+    async def fork(self) -> PooledSandbox:
+        """Return a live clone. Threads are not cloned; open files share their position."""
+        return await self.fork_with(self._config)
+
+    async def fork_with(self, config: SandboxConfig) -> PooledSandbox:
+        """Return a live clone that calls the host functions of `config`."""
+        async with self._turn:
+            guest = await self._clone_of(await self._ensure(), config)
+            return self._sibling(guest, config)
+
+    async def checkpoint(self) -> str:
+        """Keep an idle clone to roll back to, and return its mark."""
+        async with self._turn:
+            if len(self._marks) >= MOST_CHECKPOINTS:
+                raise ConfigError(f"{MOST_CHECKPOINTS} checkpoints are kept already: none is free")
+            mark = secrets.token_hex(8)
+            self._marks[mark] = await self._clone_of(await self._ensure())
+        return mark
+
+    async def rollback(self, mark: str) -> None:
+        """Restore the session to the checkpoint: go on with a clone of it."""
+        async with self._turn:
+            self._require_open()
+            if mark not in self._marks:
+                kept = f"use one of {', '.join(self._marks)}" if self._marks else "none is kept"
+                raise ConfigError(f"no checkpoint {mark!r:.70}: {kept}")
+            if self._marks[mark].session.dead:
+                raise SandboxLostError(f"checkpoint {mark!r} was ended from outside")
+            guest = await self._clone_of(self._marks[mark])
+            # At once: if the caller is cancelled while the old guest ends, the new one is not lost.
+            (old, self._guest), self._untouched = (self._guest, guest), False
+            if old is not None:
+                await old.close()
+            if self._tools_changed:  # perhaps since the checkpoint
+                await self._tell_tools(guest)
+
+    async def branches(self) -> tuple[str, ...]:
+        """Return the marks of the checkpoints that are kept, oldest first."""
+        self._require_open()
+        return tuple(self._marks)
+
+    async def _release_all(self) -> None:
+        try:
+            await super()._release_all()
+        finally:
+            marks, self._marks = self._marks, {}
+            await asyncio.gather(*(kept.close() for kept in marks.values()))
+
+    async def _prepare(self) -> Isolation:
+        level = await super()._prepare()
+        if self._packages is not None:
+            self._pool = self._pool.with_packages(self._packages)
+        return level
+
+    async def _launch(self) -> RunningGuest:
+        self.cold_start = self._why_cold()
+        if self.cold_start is not None:
+            return await super()._launch()
+        size = self._shared.size if self._shared else 0
+        limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
+        handle = await self._pool.take(self._tier, limits)
+        return await handshake(
+            handle,
+            self._config,
+            self._context,
+            self._shared,
+            env=self.policy.env,
+            wait=self._waits_for_handshake or size > SMALL_CONTEXT,
+        )
+
+    async def _clone_of(
+        self, guest: RunningGuest, config: SandboxConfig | None = None
+    ) -> RunningGuest:
+        if why := self.cold_start:
+            raise UnsupportedError(self.backend, f"fork a session that started cold: {why}")
+        return await clone(guest, config or self._config, self._context, self._shared)
+
+    def _preloaded(self) -> str | None:
+        return None if self.cold_start else self._tier
+
+    def _why_cold(self) -> str | None:
+        if self._level < Isolation.JAILED:
+            return f"the sandbox is only {self._level}"
+        return self._pool.why_cold(self._config)
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), "cold_start": self.cold_start}
+
+    def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> PooledSandbox:
+        """Another sandbox like this one, around the clone."""
+        twin = PooledSandbox(config, self._pool, self._tier)
+        twin._guest, twin._open, twin._level = guest, True, self._level
+        twin._python = self._python
+        twin._packages = None if self._packages is None else self._packages.again()
+        twin._context = self._context
+        twin._shared = config.context if isinstance(config.context, Context) else self._shared
+        # What the guest had not been asked or told yet goes for its clone as well.
+        twin._found_dead, twin._changed = self._found_dead, self._changed
+        twin._tools_changed = self._tools_changed
+        return twin

@@ -1,0 +1,115 @@
+"""Freeze a jail: its processes use no CPU until they are thawed; memory and files stay.
+
+Version 2 of control groups has a switch for it. Elsewhere every process of the jail is stopped
+by SIGSTOP, again until no new one appears: a process that is not stopped yet may fork another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.jail.measure import meter
+from atoll.jail.supervisor.shared_jail import namespace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+TRY_SECONDS = 1.0
+"""In which all processes have to be stopped; a busy machine may not run them at once."""
+PAUSE_SECONDS = 0.002
+
+
+class Freezer:
+    """Freezes and thaws the processes of one jail."""
+
+    def __init__(self, folder: str, roots: list[int]) -> None:
+        """Take the folder of the jail's control group (may be empty), and its first processes."""
+        self._folder, self._roots = folder, roots
+
+    def freeze(self) -> bool:
+        """Stop every process; return False, with all of them running, if one cannot be."""
+        if self._switch("1"):
+            return True
+        stopped: set[int] = set()
+        for _ in _rounds():
+            found = set(self._processes())
+            if not found:
+                return False
+            if found <= stopped and _all_stopped(found):
+                return True
+            stopped |= {pid for pid in found if _send(pid, signal.SIGSTOP, self._processes)}
+            if not found <= stopped:
+                break
+        self.thaw()
+        return False
+
+    def thaw(self) -> None:
+        """Let every process run again."""
+        if not self._switch("0"):
+            for pid in self._processes():
+                _send(pid, signal.SIGCONT, self._processes)
+
+    def _switch(self, text: str) -> bool:
+        """Use the control group's own switch; return False if there is none."""
+        path = Path(self._folder, "cgroup.freeze")
+        if not self._folder or not path.exists():
+            return False
+        with contextlib.suppress(OSError):
+            path.write_text(text)
+            events = Path(self._folder, "cgroup.events")
+            for _ in _rounds():
+                if f"frozen {text}" in events.read_text():
+                    return True
+        return False
+
+    def _processes(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            if self._folder:
+                return [int(one) for one in Path(self._folder, "cgroup.procs").read_text().split()]
+        own = {namespace_of(pid) for pid in self._roots}  # a live clone has one of its own
+        return [pid for pid in meter.processes(self._roots) if namespace_of(pid) in own]
+
+
+def _rounds() -> Iterator[None]:
+    """Yield again and again, with pauses, for TRY_SECONDS."""
+    end = time.monotonic() + TRY_SECONDS
+    while time.monotonic() < end:
+        yield
+        time.sleep(PAUSE_SECONDS)
+
+
+def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:
+    """Signal a process if it is one of the jail's; return whether it was, or is gone."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    except OSError as exc:
+        return exc.errno == errno.EINVAL  # it is about to be gone, or to be another program
+    try:
+        if pid in still():  # else the number is another's by now
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _all_stopped(pids: Iterable[int]) -> bool:
+    return all(_state(pid) in "TtZX" for pid in pids)
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"

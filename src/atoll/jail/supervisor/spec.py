@@ -1,0 +1,123 @@
+"""Specifications of jails as plain data: the host sends them to the supervisor."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from atoll.jail.supervisor import packets
+
+GUEST_UID = 1000
+GUEST_HOME = "/home/guest"
+WORK_FOLDER = "/app"
+WORK_ALIAS = "/mnt/data"
+GUEST_CODE = "/opt/atoll"
+PACKAGES = f"{GUEST_CODE}/packages"
+"""Where a guest finds packages by name, if it has some."""
+SHOWN_FOLDERS = (WORK_FOLDER, "/tmp", GUEST_HOME)
+"""Folders of a jail that the host reads and writes too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """A host path that the guest sees at `target`."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits that the kernel enforces; None is no limit."""
+
+    memory: int | None
+    processes: int | None
+    disk: int | None
+    file_size: int | None
+    open_files: int
+    context: int = 0
+    """Bytes of the shared context: address space that is not the guest's memory."""
+    stack: int = 8 << 20
+    reserved: int = 0
+    """Address space that the guest's runtime sets aside and hardly touches."""
+
+
+NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JailSpec:
+    """One jail. Beside it travel the lease, and what the guest gets as descriptors 0 to 3.
+
+    Those are requests, answers, stderr and stdout.
+    """
+
+    jailed: bool
+    """True: namespaces and a root of its own. False: Landlock, seccomp and rlimits only."""
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    binds: tuple[Bind, ...]
+    workspace: str | None
+    limits: Limits
+    container: str | None = None
+    """The OCI configuration, if the program is a container runtime: see jail/walls/container."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZygoteHostSpec:
+    """A zygote host: a process that keeps one warm zygote alive, off which guests are forked."""
+
+    name: str
+    argv: tuple[str, ...]
+    """How the zygote is executed."""
+    env: dict[str, str]
+    binds: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkSpec:
+    """One guest forked off a zygote, in a jail of its own."""
+
+    zygote_host: str
+    limits: Limits
+
+
+Spec = JailSpec | ZygoteHostSpec | ForkSpec
+_KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "zygote_host": ZygoteHostSpec, "fork": ForkSpec}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def request(spec: Spec) -> bytes:
+    """Return the message that asks the supervisor for this."""
+    return _fork_request(spec) if isinstance(spec, ForkSpec) else _encode(spec)
+
+
+def _encode(spec: Spec) -> bytes:
+    return packets.encode(_NAMES[type(spec)], _as_fields(spec))
+
+
+def _as_fields(value: Any) -> Any:
+    """Return a spec as a dict; dataclasses.asdict, which copies all values, takes three times."""
+    if isinstance(value, tuple):
+        return [_as_fields(one) for one in value]
+    names = getattr(value, "__slots__", None)
+    return {name: _as_fields(getattr(value, name)) for name in names} if names else value
+
+
+@functools.lru_cache(maxsize=64)
+def _fork_request(spec: ForkSpec) -> bytes:
+    """Encode a fork request; cached, since a pool repeats a few of them."""
+    return _encode(spec)
+
+
+def requested(kind: str, fields: dict[str, Any]) -> Spec:
+    """Return the spec of a request."""
+    if "argv" in fields:
+        fields["argv"] = tuple(fields["argv"])
+    if "binds" in fields:
+        fields["binds"] = tuple(Bind(**bind) for bind in fields["binds"])
+    if "limits" in fields:
+        fields["limits"] = Limits(**fields["limits"])
+    return _KINDS[kind](**fields)

@@ -1,0 +1,124 @@
+"""Pid 1 of a jail: starts the guest, reaps orphans, reports to the supervisor how it ended.
+
+SECURITY: it has the same restrictions as the guest, which cannot read its memory or descriptors
+(not dumpable). It ends, and with it the whole jail, when the supervisor is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from atoll.jail.supervisor import packets
+from atoll.jail.walls import syscalls
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atoll.jail.supervisor.spec import JailSpec
+
+_FIRST_HIGH_FD = 16
+_DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) -> NoReturn:
+    """Start the guest; exit when the guest or the supervisor ends."""
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, _ignore)
+    guest = _spawn(spec, guest_fds, status_fd)
+    signal.signal(signal.SIGINT, lambda *_: _interrupt(guest))
+    while True:
+        readable, _, _ = select.select([wake_read, lifeline_fd], [], [])
+        if lifeline_fd in readable:
+            os._exit(1)
+        os.read(wake_read, 512)
+        status = _reap(guest)
+        if status is not None:
+            report(status_fd, "exit", status=status)
+            os._exit(0)
+
+
+def _spawn(spec: JailSpec, guest_fds: list[int], status_fd: int) -> int:
+    """Start the guest's interpreter as a child and return its pid; the descriptors are its own.
+
+    Unlike a fork, this copies neither page tables nor, later, the pages that are written to.
+    """
+    high = _high(guest_fds)
+    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
+    try:
+        return os.posix_spawn(
+            spec.argv[0],
+            spec.argv,
+            spec.env,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except OSError as exc:
+        _fail(spec, status_fd, exc)
+    finally:
+        packets.close_all([*high, *guest_fds])
+
+
+def execute(
+    spec: JailSpec, guest_fds: list[int], status_fd: int, folder: str | None = None
+) -> NoReturn:
+    """Execute the guest's interpreter, with its descriptors as 0, 1, 2 and so on.
+
+    `folder` becomes HOME and TMPDIR if the jail has no root of its own.
+    """
+    try:
+        os.setsid()
+        for number, fd in enumerate(_high(guest_fds)):
+            os.dup2(fd, number)
+        for name in _DEFAULT_SIGNALS:
+            signal.signal(name, signal.SIG_DFL)
+        env = dict(spec.env, HOME=folder, TMPDIR=folder) if folder else spec.env
+        os.execve(spec.argv[0], list(spec.argv), env)
+    except OSError as exc:
+        _fail(spec, status_fd, exc)
+
+
+def _high(fds: list[int]) -> list[int]:
+    """Copy descriptors to numbers that the guest's own do not have."""
+    return [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD) for fd in fds]
+
+
+def _fail(spec: JailSpec, status_fd: int, exc: OSError) -> NoReturn:
+    report(status_fd, "error", reason=f"execute {spec.argv[0]}: {exc.strerror}")
+    os._exit(127)
+
+
+def report(status_fd: int, kind: str, fds: Sequence[int] = (), **fields: Any) -> None:
+    """Send the supervisor a message on its private socket; close the descriptors sent with it."""
+    with contextlib.suppress(OSError), packets.end(os.dup(status_fd)) as end:
+        packets.send(end, kind, fds, **fields)
+    packets.close_all(fds)
+
+
+def _reap(guest: int) -> int | None:
+    """Reap all ended children; return the guest's wait status if it is among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == guest:
+                found = status
+            if pid == 0:
+                break
+    return found
+
+
+def _interrupt(guest: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(guest, signal.SIGINT)
+
+
+def _ignore(*_args: object) -> None:
+    """SIGCHLD has to be handled to reach the wake-up pipe."""

@@ -1,0 +1,372 @@
+"""The guest's root: a small tmpfs with read-only binds of the host's system, and private folders.
+
+SECURITY: sources are opened first and bound by descriptor, so nothing has to be reachable for
+the guest's user and no path is resolved twice. Everything from the host is read-only, nosuid
+and without devices; what is writable is one tmpfs with the disk limit as its size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
+from atoll.jail.walls import syscalls as sys
+from atoll.jail.walls import users
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+NEW_ROOT = "/tmp"
+BOX = "/.box"
+SYSTEM_PATHS = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
+    "/etc/fonts", "/etc/localtime", "/etc/mime.types", "/etc/os-release",
+)  # fmt: skip
+DEVICES = ("null", "zero", "full", "random", "urandom")
+PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
+_PRIVATE = tuple(PRIVATE_FOLDERS.values())
+_OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
+READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
+DEFAULT_DISK = 1 << 40
+NURSERY_DISK = 64 << 20
+MAX_INODES = 65_536
+REPLACED_AT_MOST = 5
+HIDDEN_PROC = (
+    "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
+    "timer_list",
+)  # fmt: skip
+PTY_OPTIONS = "newinstance,ptmxmode=0666,mode=0600,max=16"
+"""An instance of its own, with few terminals: the kernel's number of them is for all."""
+SERVICES = (
+    "echo 7", "discard 9", "daytime 13", "qotd 17", "chargen 19", "ftp-data 20", "ftp 21",
+    "ssh 22", "telnet 23", "smtp 25", "time 37", "domain 53", "tftp 69", "http 80", "pop3 110",
+    "ntp 123", "imap2 143", "snmp 161", "ldap 389", "https 443", "submission 587", "ldaps 636",
+    "imaps 993", "pop3s 995", "mysql 3306", "postgresql 5432", "redis 6379",
+)  # fmt: skip
+FOLDERS = (
+    "/proc",
+    "/dev",
+    "/dev/shm",
+    "/dev/pts",
+    "/mnt",
+    "/etc",
+    "/tmp",
+    "/home",
+    GUEST_HOME,
+    "/app",
+    BOX,
+)
+"""Of a new root, each after the one that it is in; SYSTEM_PATHS and FILES lie in these."""
+FILES = {
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "/etc/group": "root:x:0:\ntty:x:5:\nguest:x:1000:\nnogroup:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": (
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"
+    ),
+    "/etc/protocols": "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\n",
+    "/etc/services": "".join(f"{one}/tcp\n{one}/udp\n" for one in SERVICES),
+}
+
+
+def build(
+    binds: tuple[Bind, ...],
+    disk: int | None,
+    folder: str | None,
+    owner: int,
+    *,
+    switched: bool,
+    plain: bool = False,
+) -> None:
+    """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
+
+    `owner` is who the private folders belong to; `switched`, whether that is another user than
+    the one who runs this, so that a host folder's owner has to be translated. `plain`: with the
+    whole of proc, which a container runtime needs, and without terminals, which it brings.
+    """
+
+    def furnish(workspace: int | None) -> None:
+        if plain:
+            _mount_plain_proc()
+        else:
+            mount_proc(NEW_ROOT)
+            mount_terminals(NEW_ROOT)
+        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None)
+        if workspace is not None:
+            _attach_workspace(workspace)
+
+    sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
+    mapped_owner = owner if switched else None
+    workspace = None if folder is None else _owned_tree(folder, mapped_owner)
+    _raise(binds, lambda: furnish(workspace), mapped_owner)
+
+
+def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
+    """The root that all guests of a zygote host share, and go into it.
+
+    Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
+    """
+
+    def furnish() -> None:
+        _mount_plain_proc()
+        mount_box(NEW_ROOT, NURSERY_DISK, owner, private_app=True)
+
+    sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
+    _raise(binds, furnish)
+
+
+def _raise(
+    binds: tuple[Bind, ...], furnish: Callable[[], None], mapped_owner: int | None = None
+) -> None:
+    system, links = _open_system()
+    extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
+    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
+    flags = sys.MS_NOSUID | sys.MS_NODEV
+    sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
+    _make_skeleton(links)
+    _bind_all(system)
+    for name, fd in devices:
+        _bind_device(fd, name)
+    furnish()
+    _bind_all(extra, mapped_owner)  # last, as an interpreter may well live below /tmp
+    _close_ways(extra)
+    _enter()
+
+
+def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
+    """Open those of the host's system paths that are there; of links, return the targets."""
+    links: dict[str, str] = {}
+    others: list[Bind] = []
+    for path in SYSTEM_PATHS:
+        try:
+            links[path] = os.readlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError:  # it is not a link
+            others.append(Bind(source=path, target=path))
+    return _open(others), links
+
+
+def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
+    return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in binds]
+
+
+def _make_skeleton(links: dict[str, str]) -> None:
+    for folder in FOLDERS:
+        os.mkdir(NEW_ROOT + folder)
+    for path, text in FILES.items():
+        _write_file(NEW_ROOT + path, text.encode())
+    links = {**links, WORK_ALIAS: WORK_FOLDER, "/dev/ptmx": "pts/ptmx"}
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        links[f"/dev/{name}"] = f"/proc/self/fd{target}"
+    for path, target in links.items():
+        os.symlink(target, NEW_ROOT + path)
+
+
+def _covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
+    """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
+    return tuple(one for one in binds if any(_inside(one.target, p) for p in _PRIVATE))
+
+
+@contextlib.contextmanager
+def uncovered(binds: tuple[Bind, ...]) -> Iterator[None]:
+    """Keep binds that the block covers with new private folders: put them back at its end."""
+    with contextlib.ExitStack() as opened:
+        lifted: list[tuple[Bind, int]] = []
+        for bind in _covered(binds):
+            lifted.append((bind, sys.clone_tree(bind.target)))
+            opened.callback(os.close, lifted[-1][1])
+        yield
+        _put_back(lifted)
+
+
+def _put_back(lifted: list[tuple[Bind, int]]) -> None:
+    for bind, tree in lifted:
+        if not os.path.exists(bind.target):
+            _make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+        sys.attach_tree(tree, bind.target)
+    _close_ways(lifted, "")
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path.startswith(folder + "/")
+
+
+def _bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) -> None:
+    for bind, fd in binds:
+        target = NEW_ROOT + bind.target
+        if not os.path.exists(target):  # else it lies in a folder bound before
+            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
+        if not (bind.writable and mapped_owner and _bind_owned(fd, target, mapped_owner)):
+            _bind(bind.source, fd, target)
+        attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
+        sys.set_mount_attributes(target, attributes, recursive=True)
+        os.close(fd)
+
+
+def _bind_owned(fd: int, target: str, mapped_owner: int) -> bool:
+    """Bind `fd` as the guest's own; return False if its file system cannot translate owners."""
+    try:
+        tree = _owned_tree(f"/proc/self/fd/{fd}", mapped_owner)
+    except OSError:
+        return False
+    sys.attach_tree(tree, target)
+    os.close(tree)
+    return True
+
+
+def _bind(path: str, fd: int, target: str) -> None:
+    """Bind the open file `fd` to `target`; open `path` again if the file was replaced meanwhile.
+
+    The kernel refuses to bind an unlinked file, and a package manager replaces /etc/ld.so.cache
+    by renaming a new file over it.
+    """
+    for _ in range(REPLACED_AT_MOST):
+        try:
+            return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
+        except FileNotFoundError:
+            fresh = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            os.dup2(fresh, fd, inheritable=False)
+            os.close(fresh)
+    return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
+
+
+def _close_ways(binds: list[tuple[Bind, int]], root: str = NEW_ROOT) -> None:
+    """Folders that are only on the way to something: passed through, but not listed."""
+    mounted = {*SYSTEM_PATHS, *PRIVATE_FOLDERS.values(), *(bind.target for bind, _ in binds)}
+    for way in {way for bind, _ in binds for way in _ways(bind.target)} - _OPEN_WAYS - mounted:
+        if not _below_a_bind(way, binds):
+            os.chmod(root + way, 0o111)  # noqa: S103 - the least that can be passed through
+
+
+def _ways(path: str) -> list[str]:
+    """Return the folders that a path leads through."""
+    names = path.split("/")[1:-1]
+    return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
+
+
+def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:
+    return any(path.startswith(bind.target + "/") for bind, _ in binds)
+
+
+def _make_target(target: str, *, is_folder: bool) -> None:
+    if is_folder:
+        os.makedirs(target)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _write_file(target)
+
+
+def _write_file(path: str, data: bytes = b"") -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if data:
+        os.write(fd, data)
+    os.close(fd)
+
+
+def _bind_device(fd: int, name: str) -> None:
+    target = f"{NEW_ROOT}/dev/{name}"
+    _write_file(target)
+    sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND)
+    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
+    os.close(fd)
+
+
+def mount_proc(root: str) -> None:
+    """Before the old root goes: a user namespace may mount proc only where one is in sight."""
+    target = root + "/proc"
+    flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
+    sys.mount("proc", target, "proc", flags, "hidepid=2")
+    for name, cover in proc_covers().items():
+        sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
+    sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
+
+
+def _mount_plain_proc() -> None:
+    flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
+    sys.mount("proc", NEW_ROOT + "/proc", "proc", flags)
+
+
+def mount_terminals(root: str) -> None:
+    """Mount pseudo-terminals of the jail's own: none of another's can be named there."""
+    flags = sys.MS_NOSUID | sys.MS_NOEXEC
+    sys.mount("devpts", root + "/dev/pts", "devpts", flags, PTY_OPTIONS)
+
+
+@functools.cache
+def proc_covers() -> dict[str, str]:
+    """What is hidden of this kernel's proc, and below what: an empty folder, or no file."""
+    paths = {name: f"/proc/{name}" for name in HIDDEN_PROC}
+    return {
+        name: BOX if os.path.isdir(path) else "/dev/null"
+        for name, path in paths.items()
+        if os.path.exists(path)
+    }
+
+
+def mount_box(
+    root: str,
+    disk: int | None,
+    owner: int,
+    *,
+    private_app: bool,
+    fill: Callable[[str, str], None] | None = None,
+) -> None:
+    """The private folders: one tmpfs with the disk limit as its size.
+
+    `fill` puts into each what belongs there, given what is in its place now.
+    """
+    box = root + BOX
+    size = disk if disk is not None else DEFAULT_DISK
+    options = f"size={size},nr_inodes={MAX_INODES},mode=755"
+    sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, options)
+    for name, target in PRIVATE_FOLDERS.items():
+        if name == "app" and not private_app:
+            continue
+        folder = f"{box}/{name}"
+        os.mkdir(folder, 0o700)
+        os.chown(folder, owner, owner)
+        if fill is not None:
+            fill(root + target, folder)
+        sys.mount(folder, root + target, None, sys.MS_BIND)  # nosuid and nodev as the tmpfs is
+    sys.detach(box)
+
+
+def resize_box(disk: int) -> None:
+    """Limit private folders that are mounted already; they are one file system."""
+    flags = sys.MS_REMOUNT | sys.MS_NOSUID | sys.MS_NODEV
+    sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
+
+
+def _owned_tree(folder: str, mapped_owner: int | None) -> int:
+    """Return a detached mount of a host folder, whose owner is shown as `mapped_owner`."""
+    tree = sys.clone_tree(folder)
+    if mapped_owner is not None:
+        owner = os.stat(folder)
+        namespace = users.idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
+        sys.map_mount_ids(tree, namespace)
+        os.close(namespace)
+    return tree
+
+
+def _attach_workspace(tree: int) -> None:
+    target = NEW_ROOT + WORK_FOLDER
+    sys.attach_tree(tree, target)
+    os.close(tree)
+    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
+
+
+def _enter() -> None:
+    sys.set_mount_attributes(NEW_ROOT, sys.ATTR_RDONLY, recursive=False)
+    os.chdir(NEW_ROOT)
+    sys.pivot_root(".", ".")
+    sys.detach(".")
+    os.chdir("/")

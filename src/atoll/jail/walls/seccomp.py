@@ -1,0 +1,183 @@
+"""The system calls that a guest may make, in a jail and without one; `bpf` says what a filter is.
+
+A few are asked of the supervisor (see listener), and answer ENOSYS when it has stopped to listen.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from atoll.jail.supervisor.spec import GUEST_UID
+from atoll.jail.walls import syscalls
+from atoll.jail.walls.bpf import (
+    ALLOW,
+    EQUAL,
+    RETURN,
+    argument,
+    assemble,
+    need_bits,
+    numbers,
+    only_values,
+    refuse,
+    refuse_bits,
+    refuse_values,
+)
+from atoll.jail.walls.syscall_table import ASKED, REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from atoll.jail.walls.bpf import Instruction
+
+PASSED_FDS = ("setns",)
+"""The call by which every guest can ask for a descriptor."""
+
+_NEW_NAMESPACES = 0x7E020080
+_CLONE_THREAD = 0x00010000
+_TTY_POWERS = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD
+"""Input for others, the console, and line disciplines, whose drivers the kernel would load."""
+_SET_ID_BITS = 0o6000
+_MODE_ARGUMENTS = {
+    "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
+    "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
+}  # fmt: skip
+_ID_ARGUMENTS = {
+    "chown": (1, 2), "fchown": (1, 2), "lchown": (1, 2), "fchownat": (2, 3), "setuid": (0,),
+    "setgid": (0,), "setreuid": (0, 1), "setregid": (0, 1), "setresuid": (0, 1, 2),
+    "setresgid": (0, 1, 2),
+}  # fmt: skip
+_KNOWN_IDS = (GUEST_UID, 0xFFFFFFFF)
+"""The guest's own id, and the one that means no change."""
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP,
+              socket.IPPROTO_ICMPV6, socket.IPPROTO_RAW)  # fmt: skip
+"""Asked for any other, such as SCTP or MPTCP, the kernel would load a driver that hardly anyone
+needs. PF_UNIX is a protocol, too, of the number of ICMP."""
+_TCP_ULP = 31
+"""Puts a driver, such as the kernel's TLS, on top of a connection."""
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
+"""A lease on a shared file keeps the host from opening it for 45 seconds. Notifications of a shared
+folder tell what neighbours read there: asking for them does nothing."""
+_SOCKET_BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+_SOCKET_POWERS = (26, 27, 32, 33, 50, 51, 52, 76)
+"""SO_ATTACH_*, SO_DETACH_*, SO_*BUFFORCE, SO_PASSPIDFD."""
+_SO_PEERPIDFD = 77
+
+
+@functools.cache
+def jail_program(*, clones: bool = False) -> bytes:
+    """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls."""
+    rules = (
+        _mode_rules()
+        | _id_rules()
+        | {
+            "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
+            "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
+            "socket": _families(),
+            "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
+            "setsockopt": _socket_options(),
+            "getsockopt": _no_peer(),
+            "fcntl": _no_leases(),
+            **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
+        }
+    )
+    asked = ASKED if clones else PASSED_FDS
+    return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
+
+
+def confined_program() -> bytes:
+    """The filter without namespaces: no new process, no signal to another, no socket.
+
+    Killing the one process is then killing all, and what it cannot name it cannot harm.
+    """
+    own = only_values(0, (os.getpid(),), errno.EPERM)
+    rules = _mode_rules() | {
+        "clone": need_bits(0, _CLONE_THREAD, errno.EPERM),
+        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
+        "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
+        "setsockopt": _socket_options(),
+        "getsockopt": _no_peer(),
+        "kill": own,
+        "tgkill": own,
+        "prlimit64": only_values(0, (0, os.getpid()), errno.EPERM),
+        "fcntl": _no_leases(),
+        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
+    }
+    denied = (
+        "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
+        "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
+    )  # fmt: skip
+    allowed = {name: number for name, number in numbers().items() if name not in denied}
+    return assemble(allowed, rules, map(asked_number, PASSED_FDS), refused=_refused(PASSED_FDS))
+
+
+def _refused(asked: Iterable[str]) -> list[int]:
+    """Return the calls that answer EPERM: privileged ones, and those without a listener."""
+    return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
+
+
+def _families() -> list[Instruction]:
+    """Few families, and of these the protocols that programs use."""
+    *family, _allow = only_values(0, _FAMILIES, errno.EACCES)
+    return [*family, *only_values(2, _PROTOCOLS, errno.EPROTONOSUPPORT)]
+
+
+def _socket_options() -> list[Instruction]:
+    """No programs for the kernel, and buffers stay at their size: asking for more does nothing."""
+    buffers = [(EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
+    ignored = [step for test in buffers for step in (test, _DO_NOTHING)]
+    load, *filters = refuse_values(2, _SOCKET_POWERS, errno.EPERM)
+    of_tcp = refuse_values(2, (_TCP_ULP,), errno.ENOPROTOOPT)
+    tcp = [argument(1), (EQUAL, 0, len(of_tcp), socket.IPPROTO_TCP), *of_tcp]
+    return [*tcp, *_ALLOW_OTHER_LEVELS, load, *ignored, *filters]
+
+
+def _no_leases() -> list[Instruction]:
+    """No lease, and no notification."""
+    load, *leases = refuse_values(1, (_F_SETLEASE,), errno.EACCES)
+    return [load, (EQUAL, 0, 1, _F_NOTIFY), _DO_NOTHING, *leases]
+
+
+def _no_peer() -> list[Instruction]:
+    """No handle on the process at the other end of a socket: of one, it is the host itself."""
+    return [*_ALLOW_OTHER_LEVELS, *refuse_values(2, (_SO_PEERPIDFD,), errno.ENOPROTOOPT)]
+
+
+def _mode_rules() -> dict[str, list[Instruction]]:
+    """No file gets a set-user or set-group bit: in a host's folder it would count outside."""
+    return {
+        name: refuse_bits(arg, _SET_ID_BITS, errno.EPERM) for name, arg in _MODE_ARGUMENTS.items()
+    }
+
+
+def _id_rules() -> dict[str, list[Instruction]]:
+    """Answer EPERM for ids that the guest's namespace does not have, as programs expect it.
+
+    The kernel would answer EINVAL, which tar or cp take for a fault and not for a lack of rights.
+    """
+    return {name: _known_ids(args) for name, args in _ID_ARGUMENTS.items()}
+
+
+def _known_ids(args: Sequence[int]) -> list[Instruction]:
+    tests = [only_values(arg, _KNOWN_IDS, errno.EPERM) for arg in args]
+    return [step for *test, _allow in tests for step in test] + [(RETURN, 0, 0, ALLOW)]
+
+
+def asked_number(name: str) -> int:
+    """The number of a call that the supervisor is asked about."""
+    return ASKED[name][0 if syscalls.ARCH == "x86_64" else 1]
+
+
+_DO_NOTHING: Instruction = (RETURN, 0, 0, refuse(0))
+_OF_ALL_FILES = ("sync", "syncfs")
+"""Calls that would write out all that the host has not written yet; fsync is the guest's own."""
+_ALLOW_OTHER_LEVELS = [
+    argument(1),
+    (EQUAL, 1, 0, socket.SOL_SOCKET),
+    (RETURN, 0, 0, ALLOW),
+]
+"""How a rule begins that is about options of the socket itself, not of a protocol."""

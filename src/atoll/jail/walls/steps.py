@@ -1,0 +1,399 @@
+"""The steps that build a jail, in order. Each step is one mechanism; StepError names a failed one.
+
+A cold start (STARTED):
+
+    supervisor ──fork──▶ pid 1, in new namespaces: joins the control group, builds the root, becomes
+                           │  the guest's user, gives up everything, then reaps (see init)
+                           └─spawn──▶ the guest's interpreter
+
+A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
+(EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
+(CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces.
+CONTAINER is STARTED for a program that is a container runtime.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll.jail.measure import cgroup
+from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER
+from atoll.jail.walls import container, landlock, rlimits, root, seccomp, syscalls, users
+from atoll.jail.walls.copytree import copy_tree
+
+if TYPE_CHECKING:
+    from atoll.jail.supervisor.spec import Bind, JailSpec, Limits
+
+SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
+DEVICE_PATHS = ["/dev"]
+TCP_BUFFER = b"4096 16384 131072"
+HOST_NAME = "atoll"
+SHARED_NAMESPACES = (
+    syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
+)
+"""What a jail has of its own, but for pids, users and control groups: those a process enters in
+other ways."""
+HIDING = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWCGROUP
+"""Namespaces that a guest enters last, in its control group: they show nothing of the host."""
+CLONING = (1 << 18) | (1 << 21)
+"""CAP_SYS_CHROOT and CAP_SYS_ADMIN, in a user namespace that owns nothing but mount namespaces of
+its clones. They are permitted, not effective: `capset` raises them, and the filter asks the
+supervisor about each `capset`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Jail:
+    """The state of one jail while its steps run."""
+
+    limits: Limits
+    binds: tuple[Bind, ...]
+    """Host paths in its root."""
+    host_uid: int | None
+    """The host uid to switch to; None keeps the caller's uid."""
+    folder: str = WORK_FOLDER
+    """The working folder as the guest will name it."""
+    jailed: bool = True
+    workspace: str | None = None
+    container: str | None = None  # the configuration of a container runtime
+    cgroup_fds: list[int] = field(default_factory=list)
+    caller: tuple[int, int] = (0, 0)
+    """Uid and gid of the supervisor, which a guest without a `host_uid` keeps."""
+    origin: int = 0
+    """The pid of the guest that is cloned."""
+    counted: bool = False
+    """Whether a control group counts memory and processes."""
+    init: int = -1
+    """The pidfd of the jail's pid 1, if that was started before the guest."""
+    inherited: int = 0
+    """Address space that a forked guest inherits."""
+    proc_fd: int = -1
+    mount_namespace_fd: int = -1
+    listener: int | None = None
+    """The descriptor of the filter's notifications, for the supervisor."""
+
+    def descriptors(self) -> set[int]:
+        """Return the descriptors that a forked guest's steps need."""
+        rules = _scope_rules()
+        return {*self.cgroup_fds, self.init} | (set() if rules is None else {rules})
+
+
+class StepError(Exception):
+    """A step that failed."""
+
+    def __init__(self, step: str, cause: Exception) -> None:
+        self.step = step
+        super().__init__(f"{step}: {cause}")
+
+
+def end_before_zygote(_: Jail) -> None:
+    """Be ended before the zygote when memory runs out."""
+    syscalls.prefer_to_end(syscalls.GUEST_ENDS)
+
+
+def join_cgroup(jail: Jail) -> None:
+    """Join the control group."""
+    cgroup.admit(jail.cgroup_fds, 0)
+
+
+def namespaces(jail: Jail) -> int:
+    """Return what pid 1 of a jail is forked into: a user namespace, too, if we are not root.
+
+    That one gives the capabilities that the other steps need.
+    """
+    if not jail.jailed:
+        return 0
+    more = syscalls.CLONE_NEWUSER if jail.host_uid is None else 0
+    if jail.container:  # it does not take the step hide_host_paths
+        more |= syscalls.CLONE_NEWCGROUP
+    return syscalls.CLONE_NEWPID | SHARED_NAMESPACES | more
+
+
+def map_user(jail: Jail) -> None:
+    """Map the caller's user in a user namespace that the process was forked into."""
+    if jail.host_uid is None:
+        users.map_own(*jail.caller)
+
+
+def join_namespaces(jail: Jail) -> None:
+    """Enter the namespaces of the jail's pid 1; this process was forked into its pid namespace."""
+    syscalls.join(jail.init, SHARED_NAMESPACES)
+
+
+def visit_namespaces(jail: Jail) -> None:
+    """Enter the jail's mount and network namespaces to build in them; the caller leaves them."""
+    syscalls.join(jail.init, syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
+
+
+def set_host_name(_jail: Jail | None = None) -> None:
+    """Hide the real host name. A zygote's guests inherit this one."""
+    socket.sethostname(HOST_NAME)
+
+
+def set_up_network(jail: Jail) -> None:
+    """Bring up the loopback device, with small buffers.
+
+    It stays down if the buffers cannot be limited and no control group counts them.
+    """
+    try:
+        for name in ("tcp_rmem", "tcp_wmem"):
+            syscalls.write_file(f"/proc/sys/net/ipv4/{name}", TCP_BUFFER)
+    except OSError:
+        if not jail.counted:
+            return
+    request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+
+
+def build_root(jail: Jail) -> None:
+    """Build a root file system and pivot into it; the host's is unmounted."""
+    jail.proc_fd = os.open("/proc", os.O_PATH)
+    switched = jail.host_uid is not None
+    owner = jail.host_uid or os.geteuid()
+    root.build(jail.binds, jail.limits.disk, jail.workspace, owner, switched=switched)
+
+
+def build_private_folders(jail: Jail) -> None:
+    """Mount private folders over the root that a zygote's guests share; limit_disk limits them."""
+    owner = os.geteuid() if jail.host_uid is None else jail.host_uid
+    with root.uncovered(jail.binds):
+        root.mount_box("", None, owner, private_app=True)
+
+
+def join_origin(jail: Jail) -> None:
+    """Enter the user and mount namespaces of the guest that is cloned."""
+    jail.proc_fd = os.open("/proc", os.O_PATH)  # the guest's proc does not show this process
+    names = ("user", "mnt")
+    for fd in [os.open(f"/proc/{jail.origin}/ns/{name}", os.O_RDONLY) for name in names]:
+        syscalls.join(fd)
+
+
+def become_guest_of_origin(_jail: Jail) -> None:
+    """Switch to the guest's user in the user namespace of the origin."""
+    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
+    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+
+
+def copy_mount_namespace(_jail: Jail) -> None:
+    """Enter a copy of the mount namespace."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+
+
+def copy_private_folders(jail: Jail) -> None:
+    """Mount private folders with copies of the origin's files.
+
+    The kernel charges a page to the group of the process that fills it, so this joins the clone's
+    group before it copies; only if there are files, since joining is slow in version 2.
+    """
+
+    def fill(source: str, target: str) -> None:
+        if jail.cgroup_fds and os.listdir(source):
+            join_cgroup(jail)
+            jail.cgroup_fds = []
+        copy_tree(source, target)
+
+    with root.uncovered(jail.binds):
+        root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
+
+
+def mount_terminals(_jail: Jail) -> None:
+    """Mount a devpts of its own, so that other jails' terminals cannot be opened."""
+    root.mount_terminals("")
+
+
+def mount_own_proc(jail: Jail) -> None:
+    """Mount proc; only a process of the pid namespace can."""
+    jail.proc_fd = os.open("/proc", os.O_PATH)
+    root.mount_proc("")
+
+
+def limit_disk(jail: Jail) -> None:
+    """Limit the size of the private folders together."""
+    if jail.limits.disk is not None:
+        root.resize_box(jail.limits.disk)
+
+
+def become_guest(jail: Jail) -> None:
+    """Switch to the guest's user."""
+    users.become_guest(jail.host_uid, jail.proc_fd)
+
+
+def hide_host_paths(jail: Jail) -> None:
+    """Hide all mounts from /proc/self/mountinfo, and the group's path from /proc/self/cgroup.
+
+    Move into a copy of the mount namespace, but keep the root of the first one: the kernel lists
+    only mounts of the process's own namespace below its root, so none. The first namespace must
+    stay alive: by its pid 1, or by the descriptor that is kept here. A new cgroup namespace has
+    the group that the process is in for its root, so it comes after join_cgroup.
+    """
+    if jail.init < 0:
+        jail.mount_namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    syscalls.unshare(HIDING)
+    os.fchdir(here)
+    os.chroot(".")
+    os.close(here)
+
+
+def enter_folder(jail: Jail) -> None:
+    """Change to the working folder."""
+    os.chdir(jail.folder)
+
+
+def set_rlimits(jail: Jail) -> None:
+    """Set the limits of each process; a fork sets that of open files when it has sent its own."""
+    rlimits.apply(jail.limits, jail.inherited, jailed=jail.jailed, forked=jail.init >= 0)
+    if jail.init < 0:
+        rlimits.limit_open_files(jail.limits)
+
+
+def forbid_new_privileges(_jail: Jail) -> None:
+    """Set no_new_privs: no setuid program gains rights. Landlock and seccomp require it."""
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def restrict_files(jail: Jail) -> None:
+    """Restrict file access with Landlock, in addition to the mounts."""
+    extra = [bind.target for bind in jail.binds if bind.writable]
+    landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
+
+
+def confine_files(jail: Jail) -> None:
+    """Restrict file access with Landlock alone: only the named paths can be opened."""
+    readable = [bind.source for bind in jail.binds if not bind.writable]
+    writable = [bind.source for bind in jail.binds if bind.writable]
+    readable += [*root.SYSTEM_PATHS, f"/proc/{os.getpid()}"]
+    devices = [f"/dev/{name}" for name in root.DEVICES]
+    if not landlock.restrict(readable, [*writable, jail.folder], devices, no_tcp=True):
+        raise OSError(0, "this kernel has no Landlock")
+
+
+def restrict_scope(_jail: Jail) -> None:
+    """Restrict signals, abstract sockets and mounts with Landlock; mounts restrict the files."""
+    landlock.restrict_scope(_scope_rules())
+
+
+_scope_rules = functools.cache(landlock.scope_rules)
+
+
+def prepare_forked() -> None:
+    """Compute in the zygote what the steps of all its guests share, so that they inherit it.
+
+    None of it depends on a guest: the filter, Landlock rules for the shared root, names in proc.
+    """
+    seccomp.jail_program(clones=True)
+    _scope_rules()
+    root.proc_covers()
+
+
+def drop_capabilities(_jail: Jail) -> None:
+    """Drop all capabilities."""
+    syscalls.drop_capabilities()
+
+
+def drop_all_but_dormant(_jail: Jail) -> None:
+    """Drop all capabilities but those of CLONING, which stay permitted and not effective."""
+    syscalls.drop_capabilities(dormant=CLONING)
+
+
+def filter_calls(jail: Jail) -> None:
+    """Install the allow-list of system calls."""
+    jail.listener = syscalls.install_filter(seccomp.jail_program(), listen=True)
+
+
+def filter_calls_of_fork(jail: Jail) -> None:
+    """Install the allow-list that asks the supervisor about the calls of a live clone."""
+    jail.listener = syscalls.install_filter(seccomp.jail_program(clones=True), listen=True)
+
+
+def filter_calls_confined(jail: Jail) -> None:
+    """Install the stricter allow-list of a process without namespaces."""
+    jail.listener = syscalls.install_filter(seccomp.confined_program(), listen=True)
+
+
+Step = Callable[[Jail], None]
+
+STARTED: tuple[Step, ...] = (
+    join_cgroup,
+    map_user,
+    set_host_name,
+    set_up_network,
+    build_root,
+    become_guest,
+    hide_host_paths,
+    enter_folder,
+    set_rlimits,
+    forbid_new_privileges,
+    restrict_files,
+    drop_capabilities,
+    filter_calls,
+)
+CONTAINER: tuple[Step, ...] = (
+    join_cgroup,
+    map_user,
+    set_host_name,
+    container.build_root,
+    container.enter_holder,
+    container.become_root_of_nothing,
+    set_rlimits,
+    forbid_new_privileges,
+)
+EMPTY: tuple[Step, ...] = (
+    visit_namespaces,
+    set_up_network,
+    mount_terminals,
+    build_private_folders,
+)
+FORKED: tuple[Step, ...] = (
+    end_before_zygote,
+    join_cgroup,
+    join_namespaces,
+    mount_own_proc,
+    limit_disk,
+    become_guest,
+    hide_host_paths,
+    enter_folder,
+    set_rlimits,
+    forbid_new_privileges,
+    restrict_scope,
+    drop_all_but_dormant,
+    filter_calls_of_fork,
+)
+CLONED: tuple[Step, ...] = (
+    join_origin,
+    become_guest_of_origin,
+    copy_mount_namespace,
+    copy_private_folders,
+)
+CONFINED: tuple[Step, ...] = (
+    join_cgroup,
+    enter_folder,
+    set_rlimits,
+    forbid_new_privileges,
+    confine_files,
+    drop_capabilities,
+    filter_calls_confined,
+)
+
+
+def take(steps: tuple[Step, ...], jail: Jail) -> None:
+    """Run the steps in order; StepError names the one that failed."""
+    for step in steps:
+        try:
+            step(jail)
+        except Exception as exc:
+            raise StepError(step.__name__, exc) from exc
+
+
+def folder_of(spec: JailSpec, private: str | None) -> str:
+    """Return the working folder: /app in a jail; the real path without a root of its own."""
+    if spec.jailed:
+        return WORK_FOLDER
+    return spec.workspace or private or "/"

@@ -1,0 +1,1 @@
+"""Zygotes: interpreters with libraries imported, and the guests forked off them."""

@@ -1,9 +1,0 @@
-"""Warm starts: zygotes that have libraries imported, and guests forked off them beforehand."""
-
-from __future__ import annotations
-
-from atoll.pool.pool import Pool, PoolSettings
-from atoll.pool.sandbox import PooledSandbox
-from atoll.pool.tiers import TIERS
-
-__all__ = ["TIERS", "Pool", "PoolSettings", "PooledSandbox"]

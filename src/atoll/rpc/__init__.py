@@ -1,0 +1,1 @@
+"""JSON-RPC peers: requests and answers, buffered writes, passed file descriptors."""

@@ -1,0 +1,141 @@
+"""The blocking API: a typed facade over the async sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from atoll.concurrency.portal import Portal
+from atoll.errors import ConfigError
+from atoll.files.sync import SyncFiles, blocking
+from atoll.policy import names_keywords
+from atoll.sandbox.base import NOT_COPIED, BaseSandbox
+from atoll.text.name_hints import SandboxHints
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.config import Handler
+    from atoll.policy import Capability, Isolation
+    from atoll.types import SandboxResult
+
+NOT_ASYNC = "this is a sandbox for blocking code"
+
+
+class SyncSandbox(SandboxHints):
+    """A sandbox for blocking code: every method of Sandbox, with the same arguments."""
+
+    def __init__(self, box: BaseSandbox) -> None:
+        self._inner = box
+        self._portal = Portal.shared()
+        self._run = self._portal.run
+
+    @property
+    def inner(self) -> BaseSandbox:
+        """The async sandbox; call it in the portal's loop only."""
+        return self._inner
+
+    @property
+    def portal(self) -> Portal:
+        """The event loop that the async sandbox runs in."""
+        return self._portal
+
+    @property
+    def backend(self) -> str:
+        """The backend's name."""
+        return self._inner.backend
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the backend can do."""
+        return self._inner.capabilities
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly the guest is isolated from the host."""
+        return self._inner.isolation
+
+    initialize = blocking(BaseSandbox.initialize)
+
+    @names_keywords("option of execute")
+    def execute(
+        self,
+        code: str,
+        *,
+        timeout_ms: float | None = None,
+        key: str | None = None,
+        inject_setup: bool | None = None,
+    ) -> SandboxResult:
+        """Run a cell; its variables are kept for the next one.
+
+        `key` makes the call idempotent: a key that was used before returns that call's result.
+        `inject_setup`, in the backend wasm, says whether it may import from /app/site-packages.
+        """
+        if inject_setup is None:
+            return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))
+        if self.backend != "wasm":
+            raise ConfigError(
+                f"inject_setup is an option of the backend 'wasm', and this one is {self.backend!r}"
+            )
+        execute: Any = self._inner.execute
+        options = {"timeout_ms": timeout_ms, "key": key, "inject_setup": inject_setup}
+        result: SandboxResult = self._run(execute(code, **options))
+        return result
+
+    shell = blocking(BaseSandbox.shell)
+    validate_code = blocking(BaseSandbox.validate_code)
+    get_variable = blocking(BaseSandbox.get_variable)
+    has_variable = blocking(BaseSandbox.has_variable)
+    variables = blocking(BaseSandbox.variables)
+    set_variable = blocking(BaseSandbox.set_variable)
+    add_tool = blocking(BaseSandbox.add_tool)
+    remove_tool = blocking(BaseSandbox.remove_tool)
+    set_tools = blocking(BaseSandbox.set_tools)
+    cancel = blocking(BaseSandbox.cancel)
+    checkpoint = blocking(BaseSandbox.checkpoint)
+    rollback = blocking(BaseSandbox.rollback)
+    branches = blocking(BaseSandbox.branches)
+    save = blocking(BaseSandbox.save)
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        return self._inner.tools
+
+    @property
+    def files(self) -> SyncFiles:
+        """The guest's files: list, read, write, edit, search, move, delete, upload, download."""
+        return SyncFiles(self._inner.files, self._run)
+
+    def fork(self) -> SyncSandbox:
+        """Return a live clone with the same variables and files; the two are independent."""
+        return SyncSandbox(self._run(self._inner.fork()))
+
+    def destroy(self) -> None:
+        """End the guest and free everything it used. Calling it again does nothing.
+
+        Nothing happens in a forked process: the sandbox is its parent's.
+        """
+        if not self._portal.forked:
+            self._run(self._inner.destroy())
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_COPIED)  # by copy and deepcopy too
+
+    def __enter__(self) -> Self:
+        return self
+
+    if not TYPE_CHECKING:  # for a type checker, as for everybody, there is no `async with`
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                f"{NOT_ASYNC}: write `with`, or `async with atoll.aio.create_sandbox()`"
+            )
+
+        def __aexit__(self, *_exc: object) -> NoReturn:
+            raise TypeError(NOT_ASYNC)
+
+    def __exit__(self, *_exc: object) -> None:
+        self.destroy()

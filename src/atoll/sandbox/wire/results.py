@@ -1,0 +1,203 @@
+"""Encodes results as JSON and back; bytes and long texts are sent beside the message.
+
+Decoding validates every field, as for a guest's own answer: see `read`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from atoll.errors import SandboxError
+from atoll.guest.shared import values
+from atoll.network import NetworkRequest, NetworkUse
+from atoll.policy import Isolation
+from atoll.sandbox import result_fields
+from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T", SandboxResult, ExecuteResponse)
+LONG_TEXT = 1 << 20
+_FIELDS = {
+    shape: [(field.name, field.default) for field in dataclasses.fields(shape)]
+    for shape in (SandboxResult, ExecuteResponse)
+}
+_VALUES_OF = {
+    shape: operator.attrgetter(*(name for name, _ in fields)) for shape, fields in _FIELDS.items()
+}
+
+
+def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], bytearray]:
+    """Return the fields that differ from their defaults, and the bytes that they refer to."""
+    beside = bytearray()
+    plain: dict[str, Any] = {}
+    shape = type(result)
+    for (name, default), value in zip(_FIELDS[shape], _VALUES_OF[shape](result), strict=True):
+        if value is not default:
+            write = _WRITERS.get(name)
+            plain[name] = write(value, beside) if write else value
+    return plain, beside
+
+
+def from_wire(plain: dict[str, Any], beside: bytes) -> SandboxResult:
+    """Return the result; SandboxError if `to_wire` cannot have made it."""
+    return read(SandboxResult, plain, beside)
+
+
+def response_from_wire(plain: dict[str, Any], beside: bytes) -> ExecuteResponse:
+    """Return the result of a shell command."""
+    return read(ExecuteResponse, plain, beside)
+
+
+def read(shape: type[T], plain: dict[str, Any], beside: bytes = b"", who: str = "daemon") -> T:
+    """Return what `who` answered; SandboxError if a field cannot be that of a result."""
+    try:
+        fields = {
+            name: _READERS[name](value, beside) if name in _READERS else value
+            for name, value in plain.items()
+        }
+        return shape(**_checked(fields))
+    except result_fields.SHAPE_ERRORS as exc:
+        raise SandboxError(f"the {who} sent no result: {exc!r}"[:500]) from None
+
+
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a result; ValueError if one of them cannot be that of a result."""
+    for name, value in fields.items():
+        if name in _CHECKS and not _CHECKS[name](value):
+            raise ValueError(f"{name} cannot be {value!r:.60}")
+    return fields
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value < result_fields.MAX_SIZE)
+
+
+def _is_exit_code(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= 255)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("stdout", "stderr", "output"), _is_text),
+    **dict.fromkeys(
+        ("error", "error_type", "value_repr", "workspace_path", "cold_start"), _is_text_or_none
+    ),
+    **dict.fromkeys(("truncated", "state_lost"), _is_flag),
+    **dict.fromkeys(("duration_ms", "cpu_ms"), _is_time),
+    **dict.fromkeys(("fuel_consumed", "memory_used_bytes"), _is_count),
+    "exit_code": _is_exit_code,
+}
+
+
+def _artifact(path: Any, size: Any, media_type: Any) -> Artifact:
+    path, size = result_fields.check_path(path), result_fields.check_size(size)
+    if type(media_type) is not str:
+        raise ValueError("not a media type")
+    return Artifact(path=path, size=size, media_type=media_type)
+
+
+def _files(names: list[Any], _beside: bytes) -> tuple[str, ...]:
+    """Return names of files in the working folder; ValueError for any other."""
+    return tuple(result_fields.check_path(name) for name in names)
+
+
+def _put(data: bytes, beside: bytearray) -> list[int]:
+    start = len(beside)
+    beside += data
+    return [start, len(data)]
+
+
+def _get(place: list[int], beside: bytes) -> bytes:
+    start, size = place
+    if not 0 <= start <= start + size <= len(beside):
+        raise ValueError("bytes that did not come")
+    return beside[start : start + size]
+
+
+def _put_text(text: str, beside: bytearray) -> Any:
+    return text if len(text) < LONG_TEXT else _put(text.encode("utf-8", "surrogatepass"), beside)
+
+
+def _get_text(value: Any, beside: bytes) -> str:
+    if isinstance(value, str):
+        return value
+    return _get(value, beside).decode("utf-8", "surrogatepass")
+
+
+def _put_displays(displays: tuple[Display, ...], beside: bytearray) -> list[Any]:
+    return [[one.media_type, _put(one.data, beside)] for one in displays]
+
+
+def _get_displays(rows: list[Any], beside: bytes) -> tuple[Display, ...]:
+    return tuple(Display(media_type=kind, data=_get(place, beside)) for kind, place in rows)
+
+
+def _put_artifacts(artifacts: tuple[Artifact, ...], _beside: bytearray) -> list[Any]:
+    return [[one.path, one.size, one.media_type] for one in artifacts]
+
+
+def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
+    return tuple(_artifact(*row) for row in rows)
+
+
+def _put_network(use: NetworkUse, _beside: bytearray) -> dict[str, Any]:
+    return dataclasses.asdict(use)
+
+
+def _get_network(plain: dict[str, Any] | None, _beside: bytes) -> NetworkUse | None:
+    if plain is None:
+        return None
+    rows = tuple(NetworkRequest(**one) for one in plain["requests"])
+    return NetworkUse(requests=rows, unlisted=plain["unlisted"])
+
+
+_WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
+    "kind": lambda kind, _: kind.name,
+    "stdout": _put_text,
+    "output": _put_text,
+    "stderr": _put_text,
+    "value": lambda value, _: values.encode(value),
+    "error_args": lambda given, _: [values.encode(one) for one in given],
+    "displays": _put_displays,
+    "artifacts": _put_artifacts,
+    "files_created": lambda names, _: list(names),
+    "files_modified": lambda names, _: list(names),
+    "state": _put,
+    "network": _put_network,
+    "isolation": lambda level, _: str(level),
+}
+_READERS: dict[str, Callable[[Any, bytes], Any]] = {
+    "kind": lambda name, _: Outcome[name.upper()],
+    "stdout": _get_text,
+    "output": _get_text,
+    "stderr": _get_text,
+    "value": lambda value, _: values.decode_plain(value),
+    "error_args": lambda given, _: tuple(values.decode_plain(one) for one in given),
+    "displays": _get_displays,
+    "artifacts": _get_artifacts,
+    "files_created": _files,
+    "files_modified": _files,
+    "state": _get,
+    "network": _get_network,
+    "isolation": lambda name, _: Isolation.parse(name),
+}

@@ -1,0 +1,70 @@
+"""Packages and hosts that a client asks for, within what the operator allows.
+
+SECURITY: by default nothing is allowed. A client chooses among the operator's packages and hosts;
+it can neither name others nor raise the limits of a NetworkPolicy.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET
+
+from atoll.network import HostRule, NetworkPolicy
+from atoll.service.http.problems import Problem
+from atoll.text.requirements import environment_name, name_of, normalise
+
+if TYPE_CHECKING:
+    from atoll.service.http.bodies import Network, Sandbox
+    from atoll.service.settings import ServiceSettings
+
+ANY = "*"
+_LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
+
+
+def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
+    """Return packages and network of a sandbox; 403 for what the operator does not allow."""
+    found: dict[str, Any] = {}
+    if given.allow_source:
+        raise Problem(403, "not_allowed", "this service builds no packages: leave allow_source out")
+    if given.packages:
+        found["packages"] = _packages(given.packages, settings.session_packages)
+    if given.network:
+        found["network"] = _network(given.network, settings.session_hosts)
+    return found
+
+
+def _packages(asked: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    names = {name_of(one) for one in allowed if one == name_of(one)}
+    for one in normalise(asked):
+        named = one in allowed or name_of(one) in names
+        if not named and (ANY not in allowed or environment_name(one) is not None):
+            raise _refusal("package", one, allowed)
+    return normalise(asked)
+
+
+def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPolicy:
+    fields: dict[str, Any] = {"allow": asked}
+    if not isinstance(asked, list):
+        fields = msgspec.structs.asdict(asked)
+    policy = NetworkPolicy(**{name: one for name, one in fields.items() if one is not UNSET})
+    rules = [HostRule.parse(one) for one in allowed]
+    for host in policy.allow:
+        if not any(rule.contains(HostRule.parse(host)) for rule in rules):
+            raise _refusal("host", host, allowed)
+    usual = NetworkPolicy(policy.allow)
+    for name in _LIMITS:
+        value, most = getattr(policy, name), getattr(usual, name)
+        if value is None or value > most:
+            raise Problem(403, "quota", f"network.{name} may be at most {most:,}")
+    return policy
+
+
+def _refusal(what: str, asked: str, allowed: tuple[str, ...]) -> Problem:
+    asked = asked[:200]
+    known = f"only the {what}s {', '.join(allowed[:20])}" if allowed else f"no {what}s"
+    how = f"its operator can allow it: atoll serve --session-{what} {shlex.quote(asked)}"
+    text = f"this service allows {known} (asked for {asked}); {how}"
+    return Problem(403, "not_allowed", text)

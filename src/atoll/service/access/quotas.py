@@ -1,0 +1,162 @@
+"""What each key uses now: requests by a token bucket, executions and sessions by counters.
+
+A counter is raised in the same step in which the limit is checked, and lowered by a `with` block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll.service import clock
+from atoll.service.http.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.service.access.keys import Principal
+    from atoll.service.storage.database import Ledger
+
+DAY_SECONDS = 86_400
+FORGET_SECONDS = 3600
+"""After it the use of a key that does nothing is on disk alone."""
+
+
+@dataclass(slots=True)
+class _Use:
+    tokens: float
+    filled: float = field(default_factory=time.monotonic)
+    connections: int = 0
+    executions: int = 0
+    sessions: int = 0
+    day: int = 0
+    cpu_seconds: float = 0.0
+    count: int = 0
+    saved: tuple[int, float] = (0, 0.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of the key goes on, and its bucket of requests has been full for long."""
+        busy = self.connections or self.executions or self.sessions
+        return not busy and time.monotonic() - self.filled > FORGET_SECONDS
+
+
+def no_cpu_left(most: float) -> Problem:
+    """Return the refusal of a key that has used the CPU time of its day."""
+    text = f"the key has used its {most:g} CPU seconds of today (UTC)"
+    return Problem(429, "rate_limited", text, retry_after=DAY_SECONDS - clock.now() % DAY_SECONDS)
+
+
+class Quotas:
+    """The use of every key. CPU time of the day is written to the ledger, and read from it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._uses: dict[str, _Use] = {}
+
+    def request(self, principal: Principal) -> None:
+        """Count a request; 429 if the key makes too many."""
+        quota, use, now = principal.quota, self._use(principal), time.monotonic()
+        use.tokens += (now - use.filled) * quota.requests_per_second
+        use.tokens, use.filled = min(use.tokens, quota.room), now
+        if use.tokens < 1:
+            wait = (1 - use.tokens) / quota.requests_per_second
+            text = f"the key may make {quota.requests_per_second:g} requests per second"
+            raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=wait)
+        use.tokens -= 1
+
+    @contextlib.contextmanager
+    def connection(self, principal: Principal) -> Iterator[None]:
+        """Count a request until its answer is sent, or a websocket; 429 if there are too many."""
+        quota, use = principal.quota, self._use(principal)
+        if use.connections >= quota.connections:
+            text = f"the key has {use.connections} requests open, and may have {quota.connections}"
+            raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
+        use.connections += 1
+        try:
+            yield
+        finally:
+            use.connections -= 1
+
+    @contextlib.contextmanager
+    def execution(self, principal: Principal) -> Iterator[None]:
+        """Count an execution while it runs or waits; 429 if the key has too many."""
+        quota, use = principal.quota, self._use(principal)
+        if use.executions >= quota.executions:
+            text = f"the key has {use.executions} executions of at most {quota.executions}"
+            raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
+        self.require_cpu(principal)
+        use.executions += 1
+        try:
+            yield
+        finally:
+            use.executions -= 1
+
+    def require_cpu(self, principal: Principal) -> None:
+        """Raise 429 if the key has used the CPU time of its day."""
+        most = principal.quota.cpu_seconds_per_day
+        if most is not None and self._use(principal).cpu_seconds >= most:
+            raise no_cpu_left(most)
+
+    def used_cpu(self, principal: Principal, seconds: float) -> None:
+        """Count CPU time of a sandbox."""
+        self._use(principal).cpu_seconds += seconds
+
+    def executed(self, principal: Principal) -> None:
+        """Count an execution that has ended towards the day."""
+        self._use(principal).count += 1
+
+    def open_session(self, principal: Principal) -> None:
+        """Count a session until `close_session`; 403 if the key has too many."""
+        use = self._use(principal)
+        if use.sessions >= principal.quota.sessions:
+            text = f"the key has {use.sessions} sessions of at most {principal.quota.sessions}"
+            raise Problem(403, "quota", f"{text}: delete one first")
+        use.sessions += 1
+
+    def add_session(self, principal: Principal) -> None:
+        """Count a session that was opened elsewhere: its key had room for it then."""
+        self._use(principal).sessions += 1
+
+    def close_session(self, key: str) -> None:
+        """Count a session no more."""
+        if key in self._uses:
+            self._uses[key].sessions -= 1
+
+    def now(self, key: str) -> dict[str, float]:
+        """Return what a key uses now, and the CPU time of its day."""
+        use = self._uses.get(key)
+        if use is None:
+            return {"executions": 0, "sessions": 0, "cpu_seconds_today": 0.0}
+        today = use.cpu_seconds if use.day == int(clock.now() // DAY_SECONDS) else 0.0
+        return {
+            "executions": use.executions, "sessions": use.sessions, "cpu_seconds_today": today
+        }  # fmt: skip
+
+    def save(self) -> None:
+        """Write the use of the day to the ledger."""
+        query = (
+            "INSERT INTO usage VALUES (date(? * 86400, 'unixepoch'), ?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET executions = excluded.executions, cpu_seconds = excluded.cpu_seconds"
+        )
+        for key, use in list(self._uses.items()):
+            if use.saved != (use.count, use.cpu_seconds):
+                self._ledger.write(query, use.day, key, use.count, use.cpu_seconds)
+                use.saved = use.count, use.cpu_seconds
+            if use.idle:
+                del self._uses[key]  # a user of LibreChat's is one of thousands
+
+    def _use(self, principal: Principal) -> _Use:
+        use = self._uses.get(principal.key)
+        if use is None:
+            use = self._uses[principal.key] = _Use(principal.quota.room)
+        today = int(clock.now() // DAY_SECONDS)
+        if use.day != today:
+            query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"
+            row = self._ledger.one(query, principal.key, today)
+            use.day = today
+            use.count, use.cpu_seconds = (row["executions"], row["cpu_seconds"]) if row else (0, 0)
+            use.saved = use.count, use.cpu_seconds
+        return use

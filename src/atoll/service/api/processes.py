@@ -1,0 +1,133 @@
+"""Handlers of what happens beside cells: processes of a session, and changes of its files."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from atoll.service.http import bodies
+from atoll.service.http.problems import Problem, encode
+from atoll.service.http.requests import NDJSON, SSE, EventResponse, as_json, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.responses import Response
+
+    from atoll.files.live import FolderWatch
+    from atoll.service.core.executions import Event
+    from atoll.service.core.processes import GuestProcess, Processes
+    from atoll.service.core.tenant_session import HostedSession
+    from atoll.service.http.requests import Call
+
+MOST_ARGUMENTS = 1_000
+
+
+class NewProcess(bodies.Body, kw_only=True):
+    """POST /sessions/{id}/processes: a line for bash, or a program with its arguments."""
+
+    command: str | list[str]
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    stdin: bool = False
+
+
+class Signal(bodies.Body, kw_only=True):
+    """POST /sessions/{id}/processes/{id}/signal: a number, or a name such as SIGTERM."""
+
+    signal: int | str = "SIGTERM"
+
+
+async def start(call: Call) -> Response:
+    """Start a process beside the session's cells; its events are streamed if they are asked for."""
+    given = await call.json(NewProcess)
+    parts = len(given.command) if isinstance(given.command, list) else 1
+    if not given.command or parts > MOST_ARGUMENTS:
+        raise Problem(400, "invalid", f"command has from 1 to {MOST_ARGUMENTS} parts")
+    hosted = call.session
+    call.service.quotas.require_cpu(call.principal)
+    options = {"cwd": given.cwd, "env": given.env or {}, "stdin": given.stdin}
+    process = await hosted.processes.start(given.command, **options)
+    accept = call.request.headers.get("accept", "")
+    if NDJSON in accept or SSE in accept:
+        return _stream(call, hosted.processes, process)
+    return as_json(process.describe(), 201)
+
+
+async def list_processes(call: Call) -> Response:
+    """List the processes of a session."""
+    return as_json({"items": call.session.processes.describe()})
+
+
+async def show(call: Call) -> Response:
+    """Return what is known of a process."""
+    processes, process = _process(call)
+    await processes.look(process)
+    return as_json(process.describe())
+
+
+async def events(call: Call) -> Response:
+    """Stream what a process prints, from the bytes `out` and `err` on, until it ends."""
+    return _stream(call, *_process(call))
+
+
+async def write(call: Call) -> Response:
+    """Write the body to a process's standard input; with `end=1`, close that."""
+    processes, process = _process(call)
+    data = await call.body()
+    await processes.write(process, data, end=call.flag("end"))
+    return nothing()
+
+
+async def send_signal(call: Call) -> Response:
+    """Send a signal to a process and all that it started."""
+    processes, process = _process(call)
+    await processes.signal(process, _number((await call.json(Signal)).signal))
+    return nothing()
+
+
+async def watch(call: Call) -> Response:
+    """Stream the changes of a folder: created, written, closed, deleted, moved_from, moved_to."""
+    hosted, path = call.session, call.query("path") or "."
+    try:
+        found = await hosted.files.watch(path, recursive=call.flag("recursive"))
+    except (OSError, ValueError):
+        raise Problem(404, "file", f"{path!r} is not a folder that can be watched") from None
+    return EventResponse(call, _changes(call, hosted, found), session=hosted.id)
+
+
+async def _changes(
+    call: Call, hosted: HostedSession, found: FolderWatch
+) -> AsyncIterator[list[Event]]:
+    box = hosted.session.box
+    with found:
+        yield [(0, "watching", encode({"type": "watching"}))]
+        async for changes in found.changes(call.service.settings.keepalive_seconds):
+            if hosted.session.box is not box or call.service.stopping:
+                yield [(0, "end", encode({"type": "end"}))]
+                return
+            told: list[Event] = [
+                (0, "change", encode({"type": "change", "path": one.path, "kind": one.kind,
+                                      "is_dir": one.is_dir}))
+                for one in changes
+            ]  # fmt: skip
+            yield told or [(0, "keepalive", b'{"type":"keepalive"}')]
+
+
+def _stream(call: Call, processes: Processes, process: GuestProcess) -> Response:
+    pause = call.service.settings.keepalive_seconds
+    out, err = call.number("out", 0), call.number("err", 0)
+    events = processes.events(process, out, err, pause)
+    return EventResponse(call, events, session=call.session.id)
+
+
+def _number(given: int | str) -> int:
+    try:
+        return int(signal.Signals[given] if isinstance(given, str) else signal.Signals(given))
+    except (KeyError, ValueError):
+        raise Problem(400, "invalid", f"no signal {given!r:.50}") from None
+
+
+def _process(call: Call) -> tuple[Processes, GuestProcess]:
+    processes = call.session.processes
+    return processes, processes.get(call.path["process"])

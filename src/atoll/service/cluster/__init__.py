@@ -1,0 +1,1 @@
+"""Several services as one: replicas, forwarding, the fleet's directory, shared keys."""

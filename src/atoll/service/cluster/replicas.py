@@ -1,0 +1,181 @@
+"""Several services that share a Redis: one quota for all of them, and requests that find their way.
+
+A session lives in the service that opened it. A request for it that reaches another service is
+passed on, with its body and its answer as they come. If Redis cannot be reached, each service
+goes on with its own limits and its own sessions, and /health/detailed says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+from atoll.extras import hint
+from atoll.service import clock
+from atoll.service.access.quotas import DAY_SECONDS, no_cpu_left
+from atoll.service.http.problems import Problem
+
+if TYPE_CHECKING:
+    from atoll.service.access.keys import Principal
+    from atoll.service.settings import ServiceSettings
+
+_LOG = logging.getLogger("atoll.service")
+SECONDS = 1.0
+"""How long Redis may take to answer."""
+LIVE_SECONDS = 60
+_TAKE = """
+local room, rate, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local known = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local passed = now - (tonumber(known[2]) or now)
+local tokens = math.min(room, (tonumber(known[1]) or room) + passed * rate)
+local allowed = tokens >= 1
+redis.call('HSET', KEYS[1], 'tokens', allowed and tokens - 1 or tokens, 'at', now)
+redis.call('EXPIRE', KEYS[1], 3600)
+return allowed and '0' or tostring((1 - tokens) / rate)
+"""
+_COUNT = """
+local total, live = tonumber(ARGV[2]), redis.call('HGETALL', KEYS[1])
+for at = 1, #live, 2 do
+  if live[at] ~= ARGV[1] then
+    if redis.call('EXISTS', KEYS[2] .. live[at]) == 1 then total = total + tonumber(live[at + 1])
+    else redis.call('HDEL', KEYS[1], live[at]) end
+  end
+end
+if total > tonumber(ARGV[3]) then return -1 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return total
+"""
+
+
+class Replicas:
+    """What one service asks of Redis, and of the others."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        try:
+            import redis.asyncio  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError(f"Redis needs the extra `redis`. {hint('redis')}") from None
+        if not settings.own_url:
+            raise ConfigError("with a Redis, name the address that others reach: --own-url URL")
+        self._url, self._name = settings.own_url.rstrip("/"), secrets.token_hex(8)
+        self._redis: Any = redis.asyncio.Redis.from_url(
+            settings.redis, socket_timeout=SECONDS, socket_connect_timeout=SECONDS
+        )
+        self._failures = (redis.exceptions.RedisError, OSError, TimeoutError)
+        self.problem = ""
+        self._own: Counter[str] = Counter()
+        """What runs here, by the name of its counter. Redis is told these numbers, not changes of
+        them, and again with each `announce`: whatever it missed is right again then."""
+        self._cpu: Counter[str] = Counter()
+        """CPU seconds that Redis has not been told of yet."""
+
+    async def request(self, principal: Principal) -> None:
+        """Count a request against the key's rate in all services; 429 if it makes too many."""
+        quota = principal.quota
+        now = await self._ask(self._redis.time())
+        if now is None:
+            return
+        moment = now[0] + now[1] / 1e6
+        asked = (quota.room, quota.requests_per_second, moment)
+        wait = await self._ask(self._redis.eval(_TAKE, 1, f"atoll:rate:{principal.key}", *asked))
+        if wait is not None and float(wait) > 0:
+            text = f"the key may make {quota.requests_per_second:g} requests per second"
+            raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=float(wait))
+
+    async def count(self, what: str, principal: Principal, most: int) -> None:
+        """Count an execution or a session in all services; 429 if there are too many."""
+        name = f"atoll:{what}:{principal.key}"
+        self._own[name] += 1
+        asked = (self._name, self._own[name], most)
+        if await self._ask(self._redis.eval(_COUNT, 2, name, "atoll:live:", *asked)) == -1:
+            self._own[name] -= 1
+            text = f"the key has {most} {what} in all services: wait for one to end"
+            raise Problem(429, "rate_limited", text, retry_after=1)
+
+    async def uncount(self, what: str, key: str) -> None:
+        """Count it no more."""
+        await self.adjust(what, key, -1)
+
+    async def adjust(self, what: str, key: str, by: int) -> None:
+        """Count more or fewer, whatever the limit is."""
+        name = f"atoll:{what}:{key}"
+        self._own[name] += by
+        await self._ask(self._redis.hset(name, self._name, self._own[name]))
+
+    async def used_cpu(self, key: str, seconds: float) -> None:
+        """Count the CPU time of an execution towards the day of all services."""
+        self._cpu[_cpu_of_today(key)] += seconds  # type: ignore[assignment]  # a float counts too
+        await self._send_cpu()
+
+    async def check_cpu(self, principal: Principal) -> None:
+        """Raise 429 if the key has used the CPU time of its day in all services together."""
+        most = principal.quota.cpu_seconds_per_day
+        if most is None:
+            return
+        used = await self._ask(self._redis.get(_cpu_of_today(principal.key)))
+        if used is not None and float(used) >= most:
+            raise no_cpu_left(most)
+
+    async def announce(self, idents: list[str]) -> None:
+        """Say that this service lives, and has these sessions and executions."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(f"atoll:live:{self._name}", self._url, ex=LIVE_SECONDS)
+        for ident in idents:
+            pipe.set(f"atoll:at:{ident}", self._url, ex=LIVE_SECONDS)
+        told = dict(self._own)
+        for name, number in told.items():
+            pipe.hset(name, self._name, number)
+        if await self._ask(pipe.execute(), always=True) is None:
+            return
+        for name in [one for one, number in told.items() if not number and not self._own[one]]:
+            del self._own[name]
+        await self._send_cpu()
+
+    async def find(self, ident: str) -> str | None:
+        """Return the address of the other service that has a session or execution."""
+        found = await self._ask(self._redis.get(f"atoll:at:{ident}"))
+        url = found.decode() if found else None
+        return None if url == self._url else url
+
+    async def close(self) -> None:
+        """Say that this service lives no more."""
+        await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
+        await self._redis.aclose()
+
+    async def _send_cpu(self) -> None:
+        """Tell Redis of the CPU time that it does not know of; keep what it does not take."""
+        sent, self._cpu = self._cpu, Counter()
+        pipe = self._redis.pipeline(transaction=False)
+        for name, seconds in sent.items():
+            pipe.incrbyfloat(name, seconds)
+            pipe.expire(name, 2 * DAY_SECONDS)
+        if sent and await self._ask(pipe.execute()) is None:
+            self._cpu.update(sent)
+
+    async def _ask(self, work: Any, *, always: bool = False) -> Any:
+        """Return Redis' answer; None, with a word in the log, if it has none.
+
+        While it cannot be reached, only `announce` asks it, every few seconds: no request waits
+        for a Redis that is away.
+        """
+        if self.problem and not always:
+            work.close()
+            return None
+        try:
+            async with asyncio.timeout(2 * SECONDS):
+                answer = await work
+        except self._failures as exc:
+            if not self.problem:
+                _LOG.warning("Redis cannot be used: %s: %s", type(exc).__name__, exc)
+            self.problem = "Redis cannot be reached: limits and sessions are this service's own"
+            return None
+        self.problem = ""
+        return answer
+
+
+def _cpu_of_today(key: str) -> str:
+    return f"atoll:cpu:{int(clock.now() // DAY_SECONDS)}:{key}"

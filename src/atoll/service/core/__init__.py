@@ -1,0 +1,1 @@
+"""The service without HTTP: sessions, executions, runs, processes."""

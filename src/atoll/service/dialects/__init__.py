@@ -1,0 +1,1 @@
+"""Protocols of other clients, translated: E2B, Jupyter, LibreChat."""

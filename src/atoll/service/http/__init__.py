@@ -1,0 +1,1 @@
+"""HTTP: admission of requests, bodies and answers, problems, OpenAPI, connections."""

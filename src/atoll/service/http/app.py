@@ -1,0 +1,244 @@
+"""The ASGI application: lets a request in or refuses it, and answers every one with a known shape.
+
+SECURITY: the order is fixed: Host, route, Origin, key, scope, rate, body. Nothing is read of a
+body, and no sandbox is touched, before a key was found valid. Ids are looked up under the
+key's tenant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketState
+
+from atoll.service.access.keys import Principal
+from atoll.service.dialects.jupyter import routes as jupyter
+from atoll.service.dialects.jupyter import socket as kernel_socket
+from atoll.service.http import openapi, routes
+from atoll.service.http.problems import Problem, encode, of_error
+from atoll.service.http.proxies import Proxies
+from atoll.service.http.requests import Call
+from atoll.service.ids import new_id
+from atoll.service.telemetry import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from atoll.service.core.service import Service
+    from atoll.service.http.routes import Route
+    from atoll.service.telemetry.tracing import Answered
+
+_LOG = logging.getLogger("atoll.service")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+_NOBODY = Principal(key="", tenant="")
+_SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+_CLOSE = (b"connection", b"close")
+PIECE = 256 << 10
+"""What is handed to a connection at a time: it keeps what the client does not take at once."""
+
+
+class App:
+    """Serves the routes for one Service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._routes = routes.table(service.pages)
+        self._openapi: bytes | None = None
+        settings = service.settings
+        self._proxies = Proxies(settings.trusted_proxies)
+        self._hosts = {*_LOOPBACK, settings.host.lower(), *map(str.lower, settings.hosts)}
+        self._any_host = "*" in settings.hosts or (settings.host in _ANY and not settings.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] in ("http", "websocket"):
+            self._proxies.apply(scope)
+        if scope["type"] == "websocket":
+            await self._serve_socket(WebSocket(scope, receive, send))
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        with self._service.traces.request(request) as answered:
+            await self._serve(request, send, answered)
+
+    async def _serve(self, request: Request, send: Send, answered: Answered) -> None:
+        given = request.headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.match(given) else new_id("req")
+        parent = self._service.traces.parent(request.headers.get("traceparent", ""))
+        logs.begin(request_id, parent)
+        begun, code, route = time.perf_counter(), "", None
+        status, closing = 0, [_CLOSE] if _has_two_lengths(request) else []
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = (b"x-request-id", request_id.encode())
+                message["headers"] = [*message.get("headers", ()), own, *_SAFE, *closing]
+            for part in _parts(message):
+                await send(part)
+
+        with contextlib.ExitStack() as held:
+            try:
+                route, path = self._find(request)
+                response = await self._answer(request, route, path, held)
+            except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
+                problem = of_error(exc)
+                if problem.status in (500, 507) and not isinstance(exc, Problem):
+                    _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
+                code = problem.code
+                self._service.metrics.refused_credential(problem)
+                if route is not None and route.refuse is not None:
+                    response = route.refuse(problem, request_id)
+                else:
+                    response = problem.response(request_id)
+            await response(request.scope, request.receive, send_noting)
+        name = route.path if route is not None else "(none)"
+        answered(name, status, code)
+        seconds = time.perf_counter() - begun
+        self._service.metrics.answered(name, request.method, status, seconds, code)
+        milliseconds = round(seconds * 1000, 1)
+        logs.answered(method=request.method, route=name, status=status, ms=milliseconds, code=code)
+
+    async def _serve_socket(self, websocket: WebSocket) -> None:
+        """Serve a websocket, or refuse it with the status that a request would get."""
+        status, code = 101, ""
+        logs.begin(new_id("req"), websocket.headers.get("traceparent", ""))
+        try:
+            self._check_host(websocket.headers.get("host", ""))
+            await kernel_socket.serve(self._service, websocket)
+        except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
+            problem = of_error(exc)
+            if problem.status == 500:
+                _LOG.error("a websocket failed", exc_info=exc)
+            status, code = problem.status, problem.code
+            self._service.metrics.refused_credential(problem)
+            if websocket.application_state is WebSocketState.CONNECTING:
+                await websocket.send_denial_response(jupyter.refuse(problem, ""))
+        self._service.metrics.answered(kernel_socket.PATH, "GET", status, 0, code)
+
+    async def _answer(
+        self, request: Request, route: Route, path: dict[str, str], held: contextlib.ExitStack
+    ) -> Response:
+        signed_in = self._signed_in(request, route)
+        principal = signed_in or _NOBODY
+        if route.scope is not None:
+            principal = signed_in or await self._owner(request, route)
+            if route.scope:
+                principal.require(route.scope)
+            self._service.quotas.request(principal)
+            held.enter_context(self._service.quotas.connection(principal))
+            self._service.act_for(principal)
+            if (passed := await self._elsewhere(request, principal, path)) is not None:
+                return passed  # the service that answers it counts it
+            if self._service.replicas is not None:
+                await self._service.replicas.request(principal)
+        if route.new_work:
+            self._service.require_accepting()
+        holding = held.enter_context(self._service.memory.admit(principal, 0, "the request"))
+        response = await route.handler(Call(self._service, request, principal, holding, path))
+        holding.grow(len(response.body) if hasattr(response, "body") else 0)
+        return response
+
+    async def _elsewhere(
+        self, request: Request, principal: Principal, path: dict[str, str]
+    ) -> Response | None:
+        """Return the answer of the service that has the session; None if there is no other."""
+        service, replicas = self._service, self._service.replicas
+        here = (service.sessions, service.executions, service.gateway)
+        for name in ("session", "execution", "kernel"):
+            ident = path.get(name)
+            if ident is None or any(ident in one for one in here):
+                continue
+            if replicas is not None and service.forwarder is not None:
+                url = await replicas.find(ident)
+                if url is not None:
+                    return await service.forwarder.pass_on(request, url)
+            if service.fleet is not None:
+                return await service.fleet.reach(service, request, principal, ident)
+        return None
+
+    async def _owner(self, request: Request, route: Route) -> Principal:
+        """Return whose key a request has; another service of a fleet may have made it just now."""
+        service, keys, fleet = self._service, self._service.keys, self._service.fleet
+        try:
+            return route.who(service, request) if route.who else keys.check(request.headers)
+        except Problem as exc:
+            if fleet is None or exc.reason != "unknown":
+                raise
+            if not await fleet.keys.look_for(service.ledger):
+                raise
+        return route.who(service, request) if route.who else keys.check(request.headers)
+
+    def _signed_in(self, request: Request, route: Route) -> Principal | None:
+        """Return who a page of ours acts for; refuse every other page's request."""
+        found = None
+        if "cookie" in request.headers and route.who is None:
+            found = self._service.sign_in(request)
+        if found is None and "origin" in request.headers and route not in self._service.pages:
+            text = "requests of web pages are not served, except of this service's own"
+            raise Problem(403, "origin", text)
+        return found
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        self._check_host(request.headers.get("host", ""))
+        _check_framing(request)
+        path, allowed = request.scope["path"], []
+        if path == "/openapi.json":
+            return routes.Route("GET", path, self._document, None), {}
+        for pattern, route in self._routes:
+            if match := pattern.match(path):
+                if route.method == request.method:
+                    return route, match.groupdict()
+                allowed.append(route.method)
+        if allowed:
+            known = sorted(allowed)
+            text = f"{request.method[:20]} is not served here: use {', '.join(known)}"
+            raise Problem(405, "method", text, allow=known)
+        text = "there is no such route: /openapi.json lists them, with their bodies"
+        raise Problem(404, "not_found", text)
+
+    def _check_host(self, host: str) -> None:
+        """Refuse a name that is not ours: a web page may have pointed its own name at us."""
+        name = host.lower()
+        name = name.rpartition(":")[0] if re.search(r":\d+\Z", name) else name
+        if not self._any_host and name not in self._hosts:
+            text = f"the Host {host[:100]!r} is not served: start with --allow-host {name[:100]}"
+            raise Problem(421, "host", text)
+
+    async def _document(self, _call: Call) -> Response:
+        if self._openapi is None:
+            self._openapi = encode(openapi.document())
+        return Response(self._openapi, media_type="application/json")
+
+
+def _has_two_lengths(request: Request) -> bool:
+    return "content-length" in request.headers and "transfer-encoding" in request.headers
+
+
+def _check_framing(request: Request) -> None:
+    """Refuse a body whose end is stated twice: a proxy may see another end than this service."""
+    if _has_two_lengths(request):
+        text = "send Content-Length or Transfer-Encoding, not both"
+        raise Problem(400, "framing", text)
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Yield a message of an answer in parts that a connection can wait between."""
+    body = message.get("body", b"")
+    if len(body) <= PIECE:
+        yield message
+        return
+    for at in range(0, len(body), PIECE):
+        more = at + PIECE < len(body) or message.get("more_body", False)
+        yield {**message, "body": bytes(body[at : at + PIECE]), "more_body": more}

@@ -1,0 +1,392 @@
+"""Bodies of requests, checked as they are read; and results as JSON."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType  # noqa: TC002 - read as it runs
+
+from atoll.config import SandboxConfig
+from atoll.guest.shared import values
+from atoll.hosting.pool.tiers import TIERS
+from atoll.policy import ExecutionPolicy, Isolation
+from atoll.sandbox.wire.options import HANDLERS, SERVICE_NAMES
+from atoll.service.http.problems import Problem, encode
+
+if TYPE_CHECKING:
+    from atoll.network import NetworkUse
+    from atoll.service.access.keys import Quota
+    from atoll.service.settings import ServiceSettings
+    from atoll.types import ExecuteResponse, SandboxResult
+
+T = TypeVar("T")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.(?P<at>\w+)`)?")
+MAX_METADATA, MAX_METADATA_TEXT = 16, 256
+MAX_TOOLS = 500
+MAX_ENV = 256
+MAX_CONFIG_BYTES = 4 << 20
+"""What a session keeps of its configuration as long as it lives."""
+MOST = {"max_state_bytes": 512 << 20, "max_concurrency": 256}
+"""What a request may ask for of the service's own memory and threads."""
+OUTPUTS = ("stdout_max_bytes", "stderr_max_bytes", "max_output_length")
+"""What it may ask for within the setting `max_output_bytes`."""
+USUAL_OUTPUT_BYTES = 4 << 20
+"""What is kept of stdout, and of stderr, unless a request says otherwise."""
+JUDGED = ("timeout_ms", "packages", "allow_source")
+"""Options that the key's quota and the operator's lists decide."""
+_CALLBACKS = tuple(name.removeprefix("on_") for name in HANDLERS)
+
+
+class Body(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A request's JSON."""
+
+
+class Policy(Body, kw_only=True):
+    """Limits; what is left out has Atoll's default, or the key's limit if that is lower."""
+
+    memory_bytes: int | UnsetType | None = UNSET
+    max_processes: int | UnsetType | None = UNSET
+    cpu_seconds: float | UnsetType | None = UNSET
+    disk_bytes: int | UnsetType | None = UNSET
+    file_size_bytes: int | UnsetType | None = UNSET
+    max_open_files: int | UnsetType = UNSET
+    stdout_max_bytes: int | UnsetType = UNSET
+    stderr_max_bytes: int | UnsetType = UNSET
+    fuel_budget: int | UnsetType | None = UNSET
+
+
+class ContextOf(Body, kw_only=True):
+    """The guest's variable `context`: a text, a value, or the id of one that was uploaded."""
+
+    text: str | UnsetType = UNSET
+    value: Any = UNSET
+    id: str | UnsetType = UNSET
+
+
+class Network(Body, kw_only=True):
+    """What the guest may reach, as NetworkPolicy has it: within what the operator allows."""
+
+    allow: list[str]
+    deny: list[str] | UnsetType = UNSET
+    methods: list[str] | UnsetType | None = UNSET
+    paths: list[str] | UnsetType | None = UNSET
+    headers: dict[str, dict[str, str]] | UnsetType = UNSET
+    inspect_tls: bool | UnsetType = UNSET
+    max_bytes: int | UnsetType | None = UNSET
+    max_requests: int | UnsetType | None = UNSET
+    max_seconds: float | UnsetType | None = UNSET
+    max_connections: int | UnsetType = UNSET
+
+
+class Sandbox(Body, kw_only=True):
+    """What a sandbox is to be like: for sessions and one-shot runs."""
+
+    template: str | None = None
+    packages: list[str] = []
+    allow_source: bool = False
+    network: list[str] | Network | None = None
+    context: ContextOf | None = None
+    policy: Policy | None = None
+    env: dict[str, str] = {}
+    timeout_ms: float | None = None
+    min_isolation: str | None = None
+    max_output_length: int | None = None
+    max_concurrency: int | None = None
+    max_state_bytes: int | None = None
+    explored_length: int | None = None
+    lazy_queries: bool = False
+    argv: list[str] | None = None
+    tools: list[dict[str, Any]] = []
+    callbacks: list[str] = []
+
+    def config(self, quota: Quota, settings: ServiceSettings, **fields: Any) -> SandboxConfig:
+        """Return the configuration; 403 for what the key may not have, never silently less."""
+        limits = msgspec.structs.asdict(self.policy) if self.policy is not None else {}
+        given = {name: one for name, one in limits.items() if one is not UNSET}
+        if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
+            raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
+        given_bytes = len(encode([self.env, self.argv, self.tools]))
+        if given_bytes > MAX_CONFIG_BYTES:
+            text = f"env, argv and tools have at most {MAX_CONFIG_BYTES:,} bytes together"
+            raise Problem(413, "too_large", f"{text}, not {given_bytes:,}")
+        if self.template is not None and self.template not in TIERS:
+            known = ", ".join(TIERS)
+            raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")
+        usual = min(USUAL_OUTPUT_BYTES, settings.max_output_bytes)
+        outputs = {"stdout_max_bytes": usual, "stderr_max_bytes": usual}
+        policy = ExecutionPolicy(env=self.env, **{**outputs, **_within(given, quota)})
+        for name, limit in (MOST | dict.fromkeys(OUTPUTS, settings.max_output_bytes)).items():
+            value = getattr(self, name, None) or getattr(policy, name, None)
+            if value is not None and value > limit:
+                raise Problem(403, "quota", f"{name} may be at most {limit:,}")
+        timeout = timeout_within(self.timeout_ms, quota)
+        sent = {name: getattr(self, given) for name, given in SERVICE_NAMES.items()}
+        own = {name: one for name, one in sent.items() if one is not None and name not in JUDGED}
+        level = Isolation.parse(self.min_isolation or Isolation.JAILED)
+        return SandboxConfig(
+            backend="native", policy=policy, timeout_ms=timeout, min_isolation=level,
+            **own, **fields,
+        )  # fmt: skip
+
+    def asks(self) -> dict[str, Any]:
+        """Return what ClientCallbacks takes: tools, and the functions that the caller has."""
+        for name in self.callbacks:
+            if name not in _CALLBACKS:
+                known = ", ".join(_CALLBACKS)
+                raise Problem(400, "invalid", f"no callback {name!r}: there are {known}")
+        return {
+            "tools": self.tools,
+            "asks": ["on_output", *(f"on_{one}" for one in self.callbacks)],
+        }
+
+
+class Life(Body, kw_only=True):
+    """How long a session lives, and what is noted about it."""
+
+    idle_seconds: float | None = None
+    max_seconds: float | None = None
+    metadata: dict[str, str] | None = None
+
+
+class NewSession(Sandbox, kw_only=True):
+    """POST /sessions."""
+
+    state: str | None = None
+    idle_seconds: float | None = None
+    max_seconds: float | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Cell(Body, kw_only=True):
+    """POST /sessions/{id}/executions."""
+
+    code: str
+    timeout_ms: float | None = None
+    detach: bool = False
+
+
+class Command(Body, kw_only=True):
+    """POST /sessions/{id}/shell: a command line, or a program with its arguments."""
+
+    command: str | None = None
+    argv: list[str] | None = None
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    stdin: str | None = None
+    """Base64."""
+    merge_stderr: bool = True
+    timeout_ms: float | None = None
+    detach: bool = False
+
+
+class FileGiven(Body, kw_only=True):
+    """A file that is put beside the code of a one-shot run."""
+
+    path: str
+    content_b64: str
+
+
+class Run(Sandbox, kw_only=True):
+    """POST /run."""
+
+    code: str
+    files: list[FileGiven] = []
+    return_files: bool = False
+    detach: bool = False
+
+
+class Code(Body, kw_only=True):
+    """POST /sessions/{id}/validate."""
+
+    code: str
+
+
+class Restart(Body, kw_only=True):
+    """POST /sessions/{id}/restart."""
+
+    context: ContextOf | None = None
+
+
+class Fork(Body, kw_only=True):
+    """POST /sessions/{id}/fork."""
+
+    count: int = 1
+    name: str = ""
+
+
+class Mark(Body, kw_only=True):
+    """POST /sessions/{id}/checkpoints."""
+
+    name: str = ""
+
+
+class NewTools(Body, kw_only=True):
+    """PUT /sessions/{id}/tools."""
+
+    tools: list[dict[str, Any]]
+
+
+class Rollback(Body, kw_only=True):
+    """POST /sessions/{id}/rollback."""
+
+    mark: str
+
+
+class Value(Body, kw_only=True):
+    """PUT /sessions/{id}/variables/{name}: a value as docs/protocol.md writes it."""
+
+    value: Any
+
+
+class ToolResult(Body, kw_only=True):
+    """One answer to a tool call: a value, or an error for the guest to raise."""
+
+    id: str
+    value: Any = None
+    error: str | None = None
+    raised: dict[str, Any] | None = None
+
+
+class NewKey(Body, kw_only=True):
+    """POST /keys."""
+
+    name: str = ""
+    tenant: str = "default"
+    scopes: tuple[str, ...] = ("execute", "sessions", "files")
+    expires_seconds: float | None = None
+    quota: dict[str, Any] = {}
+
+
+def read(body: bytes, shape: type[T]) -> T:
+    """Return a body in its shape; 400 says which field is wrong."""
+    try:
+        try:
+            return msgspec.json.decode(body or b"{}", type=shape)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.convert(json.loads(body), type=shape)  # escaped lone surrogates
+    except (ValueError, RecursionError) as exc:
+        words = f"the body is not as it should be: {exc}"[:500] + _nearest(str(exc), shape)
+        raise Problem(400, "invalid", words) from None
+
+
+def _nearest(fault: str, shape: type[Any]) -> str:
+    """Return a question for the name that an unknown field may be meant as; empty if none is."""
+    found = _UNKNOWN.search(fault)
+    if found is None:
+        return ""
+    inner = {"policy": Policy, "context": ContextOf, "network": Network}.get(
+        found["at"] or "", shape
+    )
+    close = difflib.get_close_matches(found["name"], inner.__struct_fields__, 1)
+    return f": did you mean {close[0]!r}?" if close else ""
+
+
+def _within(given: dict[str, Any], quota: Quota) -> dict[str, Any]:
+    """Return limits of which none is above the key's; 403 if one was asked for that is.
+
+    What was not asked for is the default, or the key's limit if that is lower. The folders of a
+    sandbox are in memory, so a key may have no more of them than it may have memory.
+    """
+    bounds = {"memory_bytes": quota.memory_bytes, "disk_bytes": quota.most_disk_bytes}
+    usual = ExecutionPolicy()
+    for name, most in bounds.items():
+        if most is None:
+            continue
+        asked = given.get(name, min(getattr(usual, name), most))
+        if asked is None or asked > most:
+            raise Problem(403, "quota", f"the key may have policy.{name} of at most {most:,}")
+        given = {**given, name: asked}
+    return given
+
+
+def timeout_within(timeout_ms: float | None, quota: Quota) -> float:
+    """Return the time limit, by default the key's; 403 if it is longer than the key may have."""
+    if timeout_ms is not None and timeout_ms > quota.timeout_ms:
+        raise Problem(403, "quota", f"the key may have timeout_ms of at most {quota.timeout_ms:g}")
+    return quota.timeout_ms if timeout_ms is None else timeout_ms
+
+
+def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
+    """Return the metadata; 400 if it is too much."""
+    given = metadata or {}
+    texts = [text for pair in given.items() for text in pair]
+    if len(given) > MAX_METADATA or any(len(text) > MAX_METADATA_TEXT for text in texts):
+        most = f"{MAX_METADATA} pairs of {MAX_METADATA_TEXT} characters"
+        raise Problem(400, "invalid", f"metadata has at most {most}")
+    return given
+
+
+_PLAIN = (
+    "stdout", "stderr", "error", "error_type", "exit_code", "duration_ms", "cpu_ms", "value_repr",
+    "truncated", "state_lost", "fuel_consumed", "memory_used_bytes", "cold_start", "success",
+)  # fmt: skip
+
+
+def result_json(
+    ident: str, session: str | None, result: SandboxResult, queue_ms: float
+) -> dict[str, Any]:
+    """Return an execution's result as JSON; displays and files by their addresses."""
+    shown = [
+        {"n": n, "media_type": one.media_type, "size": len(one.data),
+         "url": f"/api/v1/executions/{ident}/displays/{n}"}
+        for n, one in enumerate(result.displays)
+    ]  # fmt: skip
+    created = set(result.files_created)
+    files = [
+        {"path": one.path, "size": one.size, "media_type": one.media_type,
+         "change": "created" if one.path in created else "modified"}
+        for one in result.artifacts
+    ]  # fmt: skip
+    return {
+        "id": ident,
+        "session": session,
+        "kind": result.kind.value,
+        **{name: getattr(result, name) for name in _PLAIN},
+        "queue_ms": round(queue_ms, 3),
+        "error_args": [values.encode(one) for one in result.error_args],
+        "value": values.encode(result.value),
+        "displays": shown,
+        "artifacts": files,
+        "files_created": list(result.files_created),
+        "files_modified": list(result.files_modified),
+        "isolation": str(result.isolation),
+        "network": _network_json(result.network),
+    }
+
+
+def response_json(ident: str, session: str | None, response: ExecuteResponse) -> dict[str, Any]:
+    """Return a shell command's result as JSON."""
+    return {
+        "id": ident,
+        "session": session,
+        "kind": "shell",
+        "output": response.output,
+        "stderr": response.stderr,
+        "exit_code": response.exit_code,
+        "truncated": response.truncated,
+        "error": response.error,
+        "network": _network_json(response.network),
+    }
+
+
+def _network_json(use: NetworkUse | None) -> dict[str, Any] | None:
+    """Return the guest's requests; null without a network policy."""
+    if use is None:
+        return None
+    return {"requests": list(map(dataclasses.asdict, use.requests)), "unlisted": use.unlisted}
+
+
+def file_bytes(given: FileGiven) -> tuple[str, bytes]:
+    """Return path and bytes of a file that came in a body."""
+    try:
+        return given.path, base64.b64decode(given.content_b64, validate=True)
+    except ValueError:
+        raise Problem(400, "invalid", f"content_b64 of {given.path!r} is not base64") from None

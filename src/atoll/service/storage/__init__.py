@@ -1,0 +1,1 @@
+"""What outlives a request or the process: the database, objects, idempotent answers, restarts."""
