@@ -123,6 +123,30 @@ async def test_a_cold_session_imports_preloaded_names_of_its_state_when_they_are
             assert (await box.execute(code)).value == 1970
 
 
+HOSTILE = """
+class Key:
+    def __hash__(self):
+        if armed:
+            globals().clear()
+        return hash('words')
+    def __eq__(self, other):
+        globals().clear()
+armed = False
+globals()[Key()] = globals()[7] = 'x'
+armed = own = True
+"""
+
+
+async def test_keys_of_the_namespace_that_are_no_names_are_left_alone(tiers):
+    async with Pool(tiers) as pool, await pool.open(SandboxConfig(preload="large")) as box:
+        assert (await box.execute("globals()[7] = 1\nown = 2")).success
+        assert (await box.variables()).names == ["own"]
+        assert (await box.execute("%who")).stdout.split() == ["context", "own"]
+        await box.execute(HOSTILE)
+        await box.variables()
+        assert (await box.execute("6 * 7")).value == 42
+
+
 async def test_a_tool_stands_before_a_preloaded_module_of_its_name(tiers):
     async with Pool(tiers) as pool:
         config = SandboxConfig(preload="large", tools={"words": words})

@@ -40,8 +40,12 @@ class Preloaded:
         return value is module
 
     def own(self) -> dict[str, Any]:
-        """Return a copy of the namespace without what was preloaded."""
-        return {name: value for name, value in self._namespace.items() if not self.holds(name)}
+        """Return a copy of the namespace without what was preloaded.
+
+        Threads of the guest may change it meanwhile, and not every key has to be a str.
+        """
+        found = list(self._namespace.items())
+        return {name: v for name, v in found if type(name) is str and not self.holds(name)}
 
     def make_way(self, names: Iterable[str]) -> None:
         """Unbind modules that would hide what the host offers under these names."""
