@@ -94,7 +94,7 @@ def at_once(number: int, work):
         return list(pool.map(work, range(number)))
 
 
-def until(check, seconds=30):
+def until(check, seconds=90):
     end = time.monotonic() + seconds
     while not check():
         assert time.monotonic() < end, "it did not happen"
