@@ -56,3 +56,32 @@ def test_what_a_cell_printed_is_in_printed_under_restrictedpython(open_box):
 def test_without_a_guard_code_runs_as_it_is(open_box):
     box = open_box()
     assert box.execute("f'{(1).__class__.__name__}'").value == "int"
+
+
+TROJAN = (
+    "level = 'user'\nif level != 'user\u202e \u2066# check\u2069 \u2066':\n    print('admin')\n"
+)
+
+
+@pytest.mark.parametrize("guard", ["ast", "restrictedpython"])
+def test_a_guard_refuses_bidirectional_control_characters(open_box, guard):
+    box = open_box(guard=guard)
+    result = box.execute(TROJAN)
+    assert (result.kind, result.error_type) == ("refused", "GuardError")
+    assert "line 2, bidirectional: column 18 has RIGHT-TO-LEFT OVERRIDE (U+202E)" in result.error
+    assert box.execute("# \u200f a mark in a comment").kind == "refused"
+    assert box.execute("%time '\u2067'").kind == "refused"
+    assert box.execute("'שלום é \\u202e'").value == "שלום é \u202e"
+
+
+def test_without_a_guard_such_code_runs_with_a_warning(box):
+    if box.backend == "restricted":
+        assert box.execute(TROJAN).kind == "refused"
+        return
+    result = box.execute(TROJAN + "# \u202d\n1")
+    assert (result.success, result.value, result.stdout) == (True, 1, "admin\n")
+    assert result.stderr == (
+        "warning: line 2 has a bidirectional control character (U+202E): "
+        "the code may not be what it looks like\n"
+    )
+    assert box.execute("'שלום é \\u202e'").stderr == ""

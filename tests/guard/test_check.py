@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import unicodedata
 
 import pytest
 from costs import least_cpu_seconds
@@ -162,3 +163,16 @@ def test_a_guard_that_does_not_exist_is_refused():
         guard.check("1", "strict")
     with pytest.raises(atoll.ConfigError, match="no guard 'strict'"):
         atoll.create_sandbox(guard="strict")
+
+
+CONTROLS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+
+
+@pytest.mark.parametrize("name", ["ast", "restricted"])
+@pytest.mark.parametrize("code", ["1\r\n# é{}", "'''\n  {}'''", "x = 1\r%pip {}", "(\n# {}"])
+def test_bidirectional_control_characters_are_refused_by_line_column_and_name(name, code):
+    for control in CONTROLS:
+        [found] = guard.check(code.format(control), name)
+        assert (found.line, found.column) == (2, code.split("\n")[-1].split("\r")[-1].index("{"))
+        assert f"column {found.column + 1} has {unicodedata.name(control)}" in found.message
+    assert guard.check("# é אב\u200d", name) == ()

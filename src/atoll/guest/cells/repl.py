@@ -10,7 +10,7 @@ from ..core.imports import StandInFinder, when_loaded
 from ..core.preloaded import Preloaded
 from ..core.streams import complain
 from ..shared import values
-from . import display, tracebacks
+from . import bidi, display, tracebacks
 from .sources import CellSources
 from .splitting import compile_plain
 
@@ -159,6 +159,8 @@ class Repl:
         self._count += 1
         is_script = self._script and self._count == 1
         name = self._script if is_script else "<cell {}>".format(self._count)
+        if not code.isascii():
+            complain(bidi.warning(code), "")
         try:
             compiled, text = self._compiled(code, name)
         except (KeyboardInterrupt, *COMPILER_ERRORS) as exc:

@@ -13,7 +13,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.sandbox.guard import magic, policy, profiles
+from atoll.sandbox.guard import magic, policy, profiles, visitor
 from atoll.sandbox.guard.magic import Reading
 from atoll.sandbox.guard.violation import ERROR_TYPE, Violation, describe
 from atoll.sandbox.guard.visitor import examine, make
@@ -39,6 +39,8 @@ def read(code: str, guard: str) -> Reading:
     """Return the violations in a cell, and the code to send to the guest if there are none."""
     if guard not in GUARDS:
         raise ConfigError(f"no guard {guard!r}: there are {', '.join(GUARDS)}")
+    if reordered := visitor.bidirectional(code):
+        return Reading(violations=reordered, code=code)
     found = magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
     if guard != "restrictedpython" or found.violations:
         return found

@@ -29,6 +29,8 @@ ADVICE = {
     "assignment": "{} may not be changed in place: assign the whole value",
     "syntax": "{} is not allowed here: {}",
     "magic": "{} is not allowed here: a guard checks Python alone; write it in Python",
+    "bidirectional": "column {} has {} (U+{}), which makes code look different from what it does: "
+    "leave it out, or write an escape such as \\u{} in a string",
     "unread": "Python {} of the guard cannot parse this code, which the guest's Python can: "
     "write it without newer syntax",
     "nesting": "the code is nested too deeply to be checked: split it",

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from atoll.guest.cells import bidi
 from atoll.sandbox.guard import profiles, words
 from atoll.sandbox.guard.violation import Violation
 
@@ -43,6 +44,21 @@ def examine(code: str, profile: Profile) -> tuple[Violation, ...] | None:
     except (RecursionError, MemoryError, SystemError):  # SystemError: two threads parsed at once
         return (make(None, "nesting"),)
     return Visitor(profile).visit(tree)
+
+
+def bidirectional(code: str) -> tuple[Violation, ...]:
+    """Return a violation for each bidirectional control character; a tree has no comments."""
+    return tuple(
+        Violation(
+            line=line,
+            column=column,
+            rule="bidirectional",
+            message=profiles.ADVICE["bidirectional"].format(
+                column + 1, unicodedata.name(character), *[f"{ord(character):04X}"] * 2
+            ),
+        )
+        for line, column, character in bidi.find(code, MAX_VIOLATIONS)
+    )
 
 
 def make(node: ast.AST | None, rule: str, *found: str) -> Violation:
