@@ -35,13 +35,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
 
 OWN_KERNEL = frozenset(
     {
-        "nat-sys-io_uring_setup", "nat-sys-unshare_newuser", "nat-sys-name_to_handle_at",
-        "nat-sys-personality_noaslr", "nat-priv-status", "nat-priv-userns-root-write",
+        "nat-sys-io_uring_setup", "nat-sys-name_to_handle_at",
+        "nat-sys-personality_noaslr", "nat-priv-status",
         "nat-proc-mountinfo-leak", "nat-secret-path-proc-1-cmdline", "nat-dev-fuse",
         "extra-sys-ptrace_traceme", "extra-sys-perf_event_open", "extra-sys-setns",
         "extra-sys-open_by_handle_at", "extra-sys-memfd_create", "extra-sys-syslog_read_all",
         "extra-sys-io_setup", "extra-sys-mbind", "extra-sys-seccomp_listener",
-        "extra-sys-clone-newuser", "extra-sys-clone-high-bits",
+        "extra-sys-clone-high-bits",
         "extra-sys-socket-family-truncation", "extra-proc-1-environ-and-fds",
         "extra-proc-sys-writes", "extra-proc-cgroup-release-agent", "extra-proc-host-paths",
         "extra-net-raw-and-icmp", "extra-dev-all", "extra-dev-net-tun", "extra-dev-ptmx",

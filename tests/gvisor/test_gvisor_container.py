@@ -230,3 +230,18 @@ def test_one_that_waits_is_not_used_for_a_folder_that_was_replaced(tmp_path):
 
 def test_the_relay_listens_where_the_proxy_is_announced():
     assert relay.ADDRESS == PROXY_ADDRESS
+
+
+def test_guest_code_gets_no_user_namespace_and_so_no_capabilities(box):
+    code = (
+        "import ctypes, os, threading\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "NEW_USER = 0x10000000\n"
+        "clone = 56 if os.uname().machine == 'x86_64' else 220\n"
+        "failed = [libc.unshare(NEW_USER), libc.syscall(clone, NEW_USER | 17, 0, 0, 0, 0)]\n"
+        "ran = []\n"
+        "thread = threading.Thread(target=ran.append, args=(1,)); thread.start(); thread.join()\n"
+        "rights = [line.split()[1] for line in open('/proc/self/status') if line[:4] == 'CapE']\n"
+        "failed, ran, os.waitstatus_to_exitcode(os.system('true')), rights"
+    )
+    assert box.execute(code).value == ([-1, -1], [1], 0, ["0000000000000000"])
