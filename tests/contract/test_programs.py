@@ -80,9 +80,10 @@ def test_terminals_are_few_and_give_no_power_over_the_kernel(open_box):
 def test_an_id_that_the_guest_does_not_have_is_a_lack_of_rights(open_box, call):
     box = open_box()
     result = box.execute(f"import os\nopen('a', 'w').close()\nos.{call}")
-    assert result.error == "PermissionError: [Errno 1] Operation not permitted" + (
-        ": 'a'" if "'a'" in call else ""
-    )
+    refused = "PermissionError: [Errno 1] Operation not permitted"
+    if box.backend == "gvisor":  # its kernel names the id that is not mapped, before the right
+        refused = "OSError: [Errno 22] Invalid argument"
+    assert result.error == refused + (": 'a'" if "'a'" in call else "")
     assert box.execute("os.chown('a', 1000, -1); os.setresuid(1000, -1, 1000)").success
 
 
