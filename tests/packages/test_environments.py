@@ -196,6 +196,7 @@ def test_an_environment_that_is_being_removed_is_not_waited_for(cache, index, ta
     again.close()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small disk")
 def test_a_full_disk_is_said_in_words(cache, index):
     index.wheel("tiny", init="x = 1\n" + "#" * 3_000_000)
     cache.parent.mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from atoll.errors import PackageError, UnsupportedError
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool
 from atoll.hosting.pool import pool as pools
+from atoll.jail.walls.remove import remove_tree
 from atoll.packages import store
 
 PTH = "import sys; sys.ran_pth = True\n"
@@ -69,7 +69,7 @@ async def test_an_environment_that_was_made_again_elsewhere_is_used_from_there(
             box = await pool.open(SandboxConfig(packages=["tiny"], preload=preload))
             assert (await box.execute(SEEN)).value == [preload == "packages", "1.0", True]
             await box.destroy()
-            shutil.rmtree(tmp_path / name)
+            remove_tree(str(tmp_path / name))  # folders of environments are read-only
 
 
 async def test_a_library_that_starts_threads_is_not_preloaded(cache, index, without_pip):
