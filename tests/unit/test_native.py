@@ -331,3 +331,18 @@ def test_too_few_open_files_are_refused_with_the_least():
         atoll.create_sandbox(backend="native", policy=few)
     with atoll.create_sandbox(backend="native", policy={"max_open_files": 24}) as box:
         assert box.execute("open('a', 'w').close(); 6 * 7").value == 42
+
+
+def test_a_session_that_has_the_stand_in_of_ipython_starts_processes(tmp_path):
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    code = (
+        "import multiprocessing\n"
+        "from IPython.display import HTML, display\n"
+        "def double(x): return 2 * x\n"
+        "with multiprocessing.get_context('spawn').Pool(1) as pool: found = pool.map(double, [21])\n"
+        "found"
+    )
+    python = str(tmp_path / "bare" / "bin" / "python")
+    with atoll.create_sandbox(backend="native", python=python) as box:
+        result = box.execute(code)
+        assert result.value == [42], result.stderr

@@ -153,9 +153,13 @@ class NotSent:
 
 def load_into(module: ModuleType, state: str, cloudpickle: str, left_out: dict[str, str]) -> None:
     """Fill the `__main__` of a child process with the variables of the session."""
+    from ..core.imports import StandInFinder
     from ..core.preloaded import Preloaded
     from ..state.keeper import Keeper
+    from . import ipython
+    from .repl import IPYTHON
 
+    sys.meta_path.append(StandInFinder(IPYTHON, lambda name: ipython.contents(name, print)))
     main = sys.modules.get("__main__")
     try:
         with open(state, "rb", 0) as file:

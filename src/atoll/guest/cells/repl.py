@@ -36,7 +36,7 @@ COMPILER_ERRORS = (SyntaxError, ValueError, OverflowError, RecursionError, Memor
 _NO_CELL = (KeyboardInterrupt, RecursionError, MemoryError)
 """What may be raised before a cell has begun."""
 _PROBE = compile("0", "<probe>", "eval")
-_IPYTHON = {
+IPYTHON = {
     "IPython": True,
     "IPython.core": True,
     "IPython.core.display": False,
@@ -130,11 +130,11 @@ class Repl:
     def serve_ipython(self) -> None:
         """Let `IPython.display` show values in the cell's result, with or without IPython."""
         show = self.offered["display"]  # the same object: a saved state knows it by identity
-        for name, is_package in _IPYTHON.items():
+        for name, is_package in IPYTHON.items():
             if not is_package:
                 when_loaded(name, lambda module: self._load("ipython").redirect(module, show))
         sys.meta_path.append(
-            StandInFinder(_IPYTHON, lambda name: self._load("ipython").contents(name, show))
+            StandInFinder(IPYTHON, lambda name: self._load("ipython").contents(name, show))
         )
 
     def magic(self, *args: Any) -> Any:
