@@ -378,7 +378,7 @@ class REPLEnvironment(EnvironmentHints):
     def _finish(
         self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
     ) -> tuple[str, bool]:
-        """Return what a model is told, and whether that is all of it: then it is noted as shown.
+        """Return the text for the model, and whether it is complete: then it counts as shown.
 
         It is one job for a thread: most cells print little, and need no summary.
         """

@@ -149,7 +149,7 @@ def _hash_of(binary: Path) -> str:
 
 
 def _unusable(binary: Path, kind: str) -> ConfigError:
-    """Return the error for a file that is no component of Atoll's."""
+    """Return the error for a file that Atoll did not build."""
     return ConfigError(
         f"{binary} is {kind}, and the backend wasm runs only components that Atoll makes (a plain "
         f"WASI python.wasm cannot be used): make one with `atoll wasm build --output {binary}`, or "

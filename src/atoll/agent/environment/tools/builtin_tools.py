@@ -243,7 +243,7 @@ def _unrouted(name: str) -> Callable[..., Any]:
     def refuse(task: str, to: str | None = None) -> str:  # noqa: ARG001 - as it is called
         raise PermissionError(
             f"{name} is off here: there is no other agent. Go on by yourself, or say in the answer "
-            f"what is left. (Whoever made this environment can give on_{name}=function)"
+            f"what is left. (The host can give on_{name}=function)"
         )
 
     return refuse
@@ -265,6 +265,6 @@ def worker_tool(worker: Any) -> Iterator[Tool]:
 
 def _no_worker(prompt: str) -> str:  # noqa: ARG001 - as it is called
     raise PermissionError(
-        "llm_call is off here: there is no worker model. Do it in code. (Whoever made this "
+        "llm_call is off here: there is no worker model. Do it in code. (The host of this "
         "environment can give worker=function)"
     )

@@ -22,7 +22,7 @@ class Web:
         if self._policy is None:
             raise ValueError(
                 "web_fetch is off here: use the context and the documents, which list_dir() shows. "
-                "(Whoever made this environment can allow hosts: web=WebPolicy(allow=...))"
+                "(The host can allow them: web=WebPolicy(allow=...))"
             )
         return _told(await self._fetcher.fetch(arguments.text(url, "url")))
 
