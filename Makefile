@@ -46,11 +46,11 @@ LAYERS := guest > errors,extras > policy > concurrency,text > network,types,log 
 	replserver,daemon > fleet > service > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-fleet chaos-fleet test-pythons test-llm test-plugs check format spec bench eval soak soak-http docs clean
+.PHONY: help setup demo test test-all test-fleet chaos-fleet test-pythons test-llm test-plugs check format format-console spec bench eval soak soak-http docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
-		awk -F'\t' '{printf "  make %-13s %s\n", $$1, $$2}'
+		awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make .venv with everything that tests and benchmarks use (1.3 GB)
 
@@ -102,6 +102,9 @@ check: $(STAMP) ## Format, lint, types, layers, shape
 format: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+format-console: ## Format the console's JavaScript and CSS (gets prettier from npm)
+	npx --yes prettier@3.10.1 --write 'src/atoll/service/console/static/**/*.{js,css}'
 
 spec: $(STAMP) ## Print every requirement with the tests that show it
 	$(BIN)/python tools/spec.py $(ARGS)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from bench import clones, processes, start, warm
 from bench.fresh import PASS, run_python
 from bench.rows import Arms, Goal, row

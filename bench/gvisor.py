@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import atoll
 from atoll.backends.gvisor import runsc
 from atoll.backends.gvisor.launch import parked
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from bench.processes import descendants
 from bench.rows import Arms, UnavailableError, needs, row, timed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from bench.context import text_bytes
 from bench.processes import descendants
 from bench.rows import Arms, Goal, row

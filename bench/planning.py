@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.agent.memory.episodic import EpisodicMemory
-from atoll.agent.memory.learner import Learner
-from atoll.agent.memory.planner import quality
+from atoll.agent.memory.learner import Learner, quality
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

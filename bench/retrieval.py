@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.agent.retrieval import Retriever, reranking
-from atoll.agent.retrieval.chunks import chunk
+from atoll.agent.retrieval import Retriever, nextplaid
+from atoll.agent.retrieval.units import chunk
 from atoll.agent.retrieval.words import query_words
 from bench.docstrings import make_set
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
@@ -133,7 +133,7 @@ def _beside_words(
     scale: Scale, mode: str, measure: Callable[[list[Question], Ranking], float]
 ) -> Iterator[Arms]:
     needs(*SEMANTIC, extra="semantic")
-    reranking.ENCODE_SECONDS = 1e9  # this row is about what is found, not about time
+    nextplaid.ENCODE_SECONDS = 1e9  # this row is about what is found, not about time
     library = _sized(scale)
     asked = library.questions[: QUICK_SEMANTIC if scale.quick else SEMANTIC_QUESTIONS]
     with library.open(mode) as ours, library.open("fts") as words:

@@ -183,7 +183,7 @@ def _serving(pool: warm.Warm) -> Iterator[tuple[str, int, str]]:
     with tempfile.TemporaryDirectory() as folder:
         settings = ServiceSettings(folder=Path(folder), port=0)
         made = Service(settings, pool.pool.open, pool.pool.stats, pool.pool.run)
-        pool.run(made.start())
+        pool.run(made.open())
         listener = serving.listen(settings)
         server = serving.server(made)
         loop = pool.runner.get_loop()

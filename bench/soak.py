@@ -27,7 +27,7 @@ from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.hosting.pool import Pool, PooledSandbox
 from atoll.hosting.sessions import Storage
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.state.store import SqliteStateStore
 from bench import processes, remains
 

@@ -21,8 +21,8 @@ ADD_KEY = """
 import json, sys
 from pathlib import Path
 from atoll.service.access.keys import Keys, Quota
-from atoll.service.storage.database import Ledger
-print(Keys(Ledger(Path(sys.argv[1]))).add(quota=Quota(**json.loads(sys.argv[2]))))
+from atoll.service.storage.database import Database
+print(Keys(Database(Path(sys.argv[1]))).add(quota=Quota(**json.loads(sys.argv[2]))))
 """
 
 

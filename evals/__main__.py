@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import Store
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import Store
 from atoll.cli.argument_types import size
 from evals.answers import Answers
 from evals.arms import ARMS, Setup
@@ -46,7 +46,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make eval ARGS=...", description=__doc__)
     parser.add_argument("--model", default=LOCAL, help="as for atoll ask (default: local)")
     parser.add_argument("--base-url", help="the address of its server")
-    parser.add_argument("--window", type=int, default=server.WINDOW, help="tokens that it takes")
+    parser.add_argument("--window", type=int, default=local.WINDOW, help="tokens that it takes")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=["atoll", "bare"])
     parser.add_argument("--size", type=size, default=300_000, help="of a text, 30k to 100M")
@@ -81,7 +81,7 @@ def _setup(args: argparse.Namespace) -> Iterator[Setup]:
     store = Store()
     if not store.complete:
         sys.exit("the local model is not there. Type: atoll model get")
-    with server.running(store.path, window=args.window) as served:
+    with local.running(store.path, window=args.window) as served:
         name = f"local/{store.weights.name}"
         yield Setup(model=name, base_url=served.url, server=served.pid, **common)
 

@@ -31,7 +31,7 @@ from atoll.daemon import lifecycle
 from atoll.daemon.paths import DaemonPaths
 from atoll.hosting.limits import DaemonLimits
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.packages.progress import Progress
 
 if TYPE_CHECKING:

@@ -8,12 +8,58 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from atoll.service.access.keys import SCOPES, Quota
 from atoll.service.core.service import Service
 from atoll.service.http import serving
 from atoll.service.settings import ServiceSettings
+
+LARGEST_CHECKED = 64 << 10
+"""Larger answers are not kept: tests measure what the service holds."""
+
+
+class SentAnswer(NamedTuple):
+    """A JSON answer that a service has sent."""
+
+    method: str
+    path: str
+    query: bytes
+    is_problem: bool
+    body: bytes
+
+
+SENT: list[SentAnswer] = []
+"""Answers of all services under test, to be checked against their schemas."""
+
+
+class Recorded:
+    """An application whose JSON answers are kept in SENT."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        kind, whole, body = b"", True, bytearray()
+
+        async def send_noting(message: Any) -> None:
+            nonlocal kind, whole, body
+            if message["type"] == "http.response.start":
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                failed = message["status"] >= 400
+                whole = kind.endswith(b"/problem+json" if failed else b"/json")
+            elif whole:
+                body += message.get("body", b"")
+                whole = len(body) <= LARGEST_CHECKED
+                if whole and body and not message.get("more_body", False):
+                    asked = scope["method"], scope["path"], scope["query_string"]
+                    SENT.append(SentAnswer(*asked, kind.endswith(b"/problem+json"), bytes(body)))
+            await send(message)
+
+        await self._app(scope, receive, send_noting)
 
 
 class OwnService:
@@ -71,6 +117,7 @@ class OwnService:
             listener = serving.listen(self.settings)
             self.url = serving.address(listener)
             self._server = serving.server(self.service)
+            self._server.config.loaded_app = Recorded(self._server.config.loaded_app)
             self._server.capture_signals = contextlib.nullcontext
             ready.set_result(None)
             await self._server.serve(sockets=[listener])

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted import made
+from atoll.backends.restricted import checked_stdlib
 from atoll.backends.restricted.repl import RestrictedRepl
 from atoll.sandbox.guard import check
 from atoll.sandbox.guard.offered import MODULES
@@ -76,7 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="offered modules (all, and the guard ast)")
     wanted = parser.parse_args().modules
-    made.mend_library()
+    checked_stdlib.mend_library()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         print_tables(wanted)  # some examples write files to the current folder
 

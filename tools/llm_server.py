@@ -11,8 +11,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import Store, in_words
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import Store, in_words
 from atoll.errors import AtollError
 
 
@@ -20,7 +20,7 @@ def main() -> int:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(description="A real language model on loopback.")
     parser.add_argument("--fetch", action="store_true", help="only download the weights")
-    server.add_options(parser)
+    local.add_options(parser)
     args = parser.parse_args()
     try:
         weights = Store().fetch(_show)
@@ -29,7 +29,7 @@ def main() -> int:
     if args.fetch:
         print(weights)
     else:
-        server.serve(weights, args.port, args.threads, args.window)
+        local.serve(weights, args.port, args.threads, args.window)
     return 0
 
 

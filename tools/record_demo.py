@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from atoll import RLM, Budget
-from atoll.agent.rlm.models.endpoint import Limits
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import Store
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.client import Limits
+from atoll.agent.rlm.models.local import Store
 from atoll.agent.rlm.models.recorded import Recorder
 from atoll.agent.rlm.models.resolve import resolve
 from atoll.cli.commands import demo
@@ -50,7 +50,7 @@ def main() -> int:
 
 def _real(given: list[str], opened: contextlib.ExitStack) -> Model:
     store = Store()
-    url = given[0] if given else opened.enter_context(server.running(store.fetch())).url
+    url = given[0] if given else opened.enter_context(local.running(store.fetch())).url
     limits = Limits(timeout_seconds=SECONDS)
     return resolve(f"local/{store.weights.name}", base_url=url, limits=limits)
 

@@ -7,12 +7,12 @@ from atoll.agent.environment.exploration import Exploration as Exploration
 from atoll.agent.environment.exploration import ExplorationLog as ExplorationLog
 from atoll.agent.environment.options import EnvironmentConfig as EnvironmentConfig
 from atoll.agent.environment.options import REPLConfig as REPLConfig
-from atoll.agent.environment.research.tree_state import ResearchContext as ResearchContext
+from atoll.agent.environment.research.graph import ResearchContext as ResearchContext
 from atoll.agent.environment.tools.invocations import Invocation as Invocation
 from atoll.agent.environment.tools.taint import Approval as Approval
 from atoll.agent.environment.tools.taint import Origin as Origin
-from atoll.agent.environment.types import Final as Final
-from atoll.agent.environment.types import Turn as Turn
+from atoll.agent.environment.turns import Final as Final
+from atoll.agent.environment.turns import Turn as Turn
 from atoll.agent.memory.episodic import EpisodicMemory as EpisodicMemory
 from atoll.agent.rlm.blocking import RLM as RLM
 from atoll.agent.rlm.blocking import Session as Session
@@ -38,7 +38,7 @@ from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
 from atoll.backends.wasm.blocking import PythonSandbox as PythonSandbox
 from atoll.backends.wasm.blocking import run_untrusted_python as run_untrusted_python
 from atoll.config import SandboxConfig as SandboxConfig
-from atoll.egress.web_policy import WebPolicy as WebPolicy
+from atoll.egress.url_guard import WebPolicy as WebPolicy
 from atoll.errors import ArchiveError as ArchiveError
 from atoll.errors import ArchiveLimitError as ArchiveLimitError
 from atoll.errors import AtollError as AtollError
@@ -88,8 +88,8 @@ from atoll.policy import Capability as Capability
 from atoll.policy import ExecutionPolicy as ExecutionPolicy
 from atoll.policy import Isolation as Isolation
 from atoll.policy import Mount as Mount
-from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
 from atoll.replserver.executor import REPLExecutor as REPLExecutor
+from atoll.replserver.executor import SyncREPLExecutor as SyncREPLExecutor
 from atoll.replserver.messages import REPLResponse as REPLResponse
 from atoll.sandbox.base import BaseSandbox as BaseSandbox
 from atoll.sandbox.base import Sandbox as Sandbox
@@ -102,7 +102,7 @@ from atoll.search.evidence import Evidence as Evidence
 from atoll.shell.blocking import LocalSandbox as LocalSandbox
 from atoll.shell.blocking import ShellSandbox as ShellSandbox
 from atoll.shell.local import LocalSandboxOptions as LocalSandboxOptions
-from atoll.shell.protocol import SandboxBackendProtocol as SandboxBackendProtocol
+from atoll.shell.sandbox import SandboxBackendProtocol as SandboxBackendProtocol
 from atoll.state.envelope import StateInfo as StateInfo
 from atoll.state.envelope import describe_state as describe_state
 from atoll.state.store import SqliteStateStore as SqliteStateStore

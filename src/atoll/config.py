@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import keyword
 import os
 import re
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
@@ -180,9 +181,9 @@ class SandboxConfig:
         object.__setattr__(self, "packages", requirements.normalise(self.packages))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
-        for one in fields(self):
-            if one.type == "bool" and not isinstance(given := getattr(self, one.name), bool):
-                raise ConfigError(f"{one.name} must be True or False, not {given!r:.60}")
+        for option in fields(self):
+            if option.type == "bool" and not isinstance(given := getattr(self, option.name), bool):
+                raise ConfigError(f"{option.name} must be True or False, not {given!r:.60}")
         if self.backend in ("", "auto") and (self.url is not None or self.api_key is not None):
             object.__setattr__(self, "backend", "remote")
         elif not self.backend:
@@ -191,10 +192,18 @@ class SandboxConfig:
         _check_callbacks(self)
         _check_tools(self.tools)
 
+    def with_output(self, on_output: OutputCallback | None) -> Self:
+        """Return a copy whose output goes to another function; nothing is checked again."""
+        copied = copy.copy(self)
+        object.__setattr__(copied, "on_output", on_output)
+        return copied
+
 
 def options_with(trait: str, kind: type[SandboxConfig] | None = None) -> tuple[str, ...]:
     """Return the names of the options that have a trait."""
-    return tuple(one.name for one in fields(kind or SandboxConfig) if trait in one.metadata)
+    return tuple(
+        option.name for option in fields(kind or SandboxConfig) if trait in option.metadata
+    )
 
 
 # Set after the class: dataclass would take a property for the field's default. dataclasses.replace
@@ -268,7 +277,7 @@ def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | Non
 def _arguments(argv: Sequence[str] | None) -> tuple[str, ...] | None:
     if argv is None:
         return None
-    if isinstance(argv, str) or not all(isinstance(one, str) for one in argv):
+    if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
         raise ConfigError(f"argv must be a list of str, not {argv!r}")
     return tuple(argv)
 
@@ -315,9 +324,9 @@ class ReplSettings:
     def from_environment(cls) -> ReplSettings:
         """Read the settings from the variables of REPL_VARIABLES; the defaults are the fields'."""
         read = {
-            name: _switch(variable) if name == "enabled" else _seconds(variable)
-            for name, variable in REPL_VARIABLES.items()
-            if os.environ.get(variable, "").strip()
+            name: switch(known) if name == "enabled" else _seconds(known)
+            for name, known in REPL_VARIABLES.items()
+            if variable(known)
         }
         return cls(**read)  # type: ignore[arg-type]
 
@@ -330,29 +339,21 @@ REPL_VARIABLES = {
 """The environment variable of each field of ReplSettings."""
 
 
-def _switch(name: str) -> bool:
-    text = os.environ.get(name, "").strip().lower()
+def variable(name: str) -> str:
+    """Return an environment variable without spaces around it; an empty text if it is not set."""
+    return os.environ.get(name, "").strip()
+
+
+def switch(name: str) -> bool:
+    """Return whether an environment variable says true or false; True if it is empty."""
+    text = variable(name).lower()
     if text not in _SWITCHES:
         raise ConfigError(f"{name} must be true or false, not {text!r}")
     return _SWITCHES[text]
 
 
-CHAIN_MODES = ("seq", "dep")
-
-
-def tool_chain_mode_from_environment() -> str:
-    """Return the mode of ORCHESTRATOR_TOOL_CHAIN_MODE; `seq` without it."""
-    return os.environ.get("ORCHESTRATOR_TOOL_CHAIN_MODE", "").strip().lower() or "seq"
-
-
-def parallel_mutations_from_environment() -> bool:
-    """Return whether ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS is set; not without it."""
-    name = "ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS"
-    return bool(os.environ.get(name, "").strip()) and _switch(name)
-
-
 def _seconds(name: str) -> float:
-    text = os.environ[name].strip()
+    text = variable(name)
     try:
         value = float(text)
     except ValueError:
@@ -363,12 +364,12 @@ def _seconds(name: str) -> float:
 
 def backend_is_chosen() -> bool:
     """Return whether ATOLL_BACKEND is set."""
-    return bool(os.environ.get("ATOLL_BACKEND", "").strip())
+    return bool(variable("ATOLL_BACKEND"))
 
 
 def backend_from_environment() -> str:
     """Return the default backend: that of ATOLL_BACKEND, or `auto` without it."""
-    name = os.environ.get("ATOLL_BACKEND", "").strip() or "auto"
+    name = variable("ATOLL_BACKEND") or "auto"
     if name not in BACKENDS:
         known = ", ".join(map(repr, BACKENDS))
         raise ConfigError(f"ATOLL_BACKEND: unknown backend {name!r}: use one of {known}")
@@ -383,31 +384,9 @@ def state_key_from_environment() -> bytes | None:
     return text.encode(errors="surrogateescape") if text else None
 
 
-def model_key_from_environment(variable: str) -> str | None:
-    """Return the key in a provider's variable such as OPENAI_API_KEY, or None."""
-    return os.environ.get(variable, "").strip() or None
-
-
-def model_from_environment() -> str | None:
-    """Return the model of ATOLL_MODEL, for the command line, or None."""
-    return os.environ.get("ATOLL_MODEL", "").strip() or None
-
-
-def model_address_from_environment(variable: str) -> str | None:
-    """Return the address of a provider from OPENAI_BASE_URL and the like, or None."""
-    return os.environ.get(variable, "").strip() or None
-
-
-def prices_file_from_environment() -> Path | None:
-    """Return the JSON file of prices from ATOLL_PRICES, or None."""
-    given = os.environ.get("ATOLL_PRICES")
-    return expand_home(given).absolute() if given else None
-
-
 def service_from_environment() -> tuple[str | None, str | None]:
     """Return the address and the key of the `remote` backend: ATOLL_URL and ATOLL_API_KEY."""
-    url, key = os.environ.get("ATOLL_URL", "").strip(), os.environ.get("ATOLL_API_KEY", "").strip()
-    return url or None, key or None
+    return variable("ATOLL_URL") or None, variable("ATOLL_API_KEY") or None
 
 
 def on_windows() -> bool:
@@ -430,7 +409,7 @@ def daemon_socket() -> Path:
 
 def fleet_address(given: str | None = None) -> str:
     """Return HOST:PORT of a fleet's head: the one given, ATOLL_FLEET, or this machine's."""
-    return given or os.environ.get("ATOLL_FLEET", "").strip() or f"127.0.0.1:{FLEET_PORT}"
+    return given or variable("ATOLL_FLEET") or f"127.0.0.1:{FLEET_PORT}"
 
 
 def fleet_socket(address: str) -> Path:

@@ -60,7 +60,7 @@ class UnknownBackendError(ConfigError):
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name = name
         self.known = tuple(known)
-        names = ", ".join(repr(one) for one in ("auto", *self.known))
+        names = ", ".join(repr(backend) for backend in ("auto", *self.known))
         super().__init__(f"unknown backend {name!r}: use one of {names}")
 
 

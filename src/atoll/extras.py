@@ -22,8 +22,8 @@ _OWN = re.compile(rf"{NAME}\s*\[([^\]]*)\]")
 
 def install_command(*extras: str) -> str:
     """Return the shell command that installs the packages of extras for this interpreter."""
-    found = [requirements(extra) or (f"{NAME}[{extra}]",) for extra in extras]
-    return pip_command(*dict.fromkeys(package for some in found for package in some))
+    wanted = [requirements(extra) or (f"{NAME}[{extra}]",) for extra in extras]
+    return pip_command(*dict.fromkeys(package for some in wanted for package in some))
 
 
 def pip_command(*packages: str) -> str:
@@ -44,14 +44,14 @@ def hint(extra: str) -> str:
 
 def requirements(extra: str) -> tuple[str, ...]:
     """Return the packages of an extra, as pip takes them; none if the extra is not known."""
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for text in _table().get(extra, ()):
         own = _OWN.match(text)
-        parts = [one.strip() for one in own[1].split(",")] if own else []
-        found |= dict.fromkeys(one for part in parts for one in requirements(part))
+        parts = [part.strip() for part in own[1].split(",")] if own else []
+        unique |= dict.fromkeys(requirement for part in parts for requirement in requirements(part))
         if own is None:
-            found[text] = None
-    return tuple(found)
+            unique[text] = None
+    return tuple(unique)
 
 
 @functools.cache

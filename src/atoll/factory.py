@@ -197,4 +197,4 @@ def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:
             f"backend='native' or context=..., or give an atoll.{kind.__name__}"
         )
     fields = dataclasses.fields(SandboxConfig)
-    return kind(**{one.name: getattr(config, one.name) for one in fields})
+    return kind(**{field.name: getattr(config, field.name) for field in fields})

@@ -60,17 +60,29 @@ class SandboxLogger:
         self._sink = sink
         """None: nothing is logged, and no event is made."""
 
+    @property
+    def listens(self) -> bool:
+        """Whether anybody hears of ordinary executions; a sink of the caller's always does."""
+        if self._sink is to_stdlib:
+            return _LOGGER.isEnabledFor(logging.INFO)
+        return self._sink is not None
+
     def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
         """An execution begins: where, and under which limits."""
-        if not self._heard(logging.INFO):
+        if not self.listens:
             return  # then DEBUG is not heard either
         self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
-        if self._heard(logging.DEBUG):
+        if self._sink is not to_stdlib or _LOGGER.isEnabledFor(logging.DEBUG):
             self._emit("execution_code", logging.DEBUG, code=code[:10_000])
 
     def log_execution_complete(self, result: SandboxResult) -> None:
-        """An execution has ended: how, and what it took."""
-        if not self._heard(logging.INFO):
+        """An execution has ended: how, and what it took.
+
+        An outcome that hints at an attack is a security event as well.
+        """
+        if event := SECURITY_EVENTS.get(result.kind):
+            self.log_security_event(event, error=result.error)
+        if not self.listens:
             return
         self._emit(
             "execution_complete",
@@ -87,14 +99,16 @@ class SandboxLogger:
 
     def log_network(self, use: NetworkUse | None) -> None:
         """The guest's requests; one that was refused is a security event as well."""
-        for one in use.requests if use is not None else ():
-            self._emit("network_request", logging.INFO, **one.facts())
-            if one.refused is not None:
-                self.log_security_event("network_refused", place=one.place, error=one.refused)
+        for request in use.requests if use is not None else ():
+            self._emit("network_request", logging.INFO, **request.facts())
+            if request.refused is not None:
+                self.log_security_event(
+                    "network_refused", place=request.place, error=request.refused
+                )
 
     def log_shell_complete(self, response: ExecuteResponse) -> None:
         """A shell command has ended, or was."""
-        if self._heard(logging.INFO):
+        if self.listens:
             self._emit(
                 "shell_complete",
                 logging.INFO,
@@ -107,12 +121,6 @@ class SandboxLogger:
     def log_security_event(self, event_type: str, **details: Any) -> None:
         """A limit was hit or a rule broken."""
         self._emit("security", logging.WARNING, type=event_type, **details)
-
-    def _heard(self, level: int) -> bool:
-        """Whether anybody listens; a sink of the caller's always does."""
-        if self._sink is to_stdlib:
-            return _LOGGER.isEnabledFor(level)
-        return self._sink is not None
 
     def _emit(self, name: str, level: int, **fields: Any) -> None:
         if self._sink is not None:

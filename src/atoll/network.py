@@ -21,7 +21,7 @@ NETWORK_CALL = "atoll_network_request"
 WEB_PORTS = (80, 443)
 """The ports of a host that is named without one."""
 HTTPS = 443
-_MOST_UNSAID = 5
+_MAX_UNSAID = 5
 _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 _HOST = re.compile(
     r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*\Z"
@@ -29,7 +29,7 @@ _HOST = re.compile(
 _PORT = re.compile(r"(.*?)(?::(\d{1,5}))?\Z", re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?\Z")
-MOST_SECRETS, SECRET_BYTES = 32, 8 * 1024
+MAX_SECRETS, SECRET_BYTES = 32, 8 * 1024
 """Most header values of a policy, and most characters of one: responses are searched for each."""
 _OURS = frozenset({"host", "connection", "content-length", "transfer-encoding", "proxy-connection"})
 
@@ -46,8 +46,8 @@ class HostRule:
     @classmethod
     def parse(cls, text: str) -> HostRule:
         """Return the rule for `host`, `host:port`, `*.domain`, `*`, `1.2.3.4:80`, `[::1]:80`."""
-        found = _PORT.match(text.strip().lower()) if isinstance(text, str) else None
-        host, port = found.groups() if found else ("", None)
+        match = _PORT.match(text.strip().lower()) if isinstance(text, str) else None
+        host, port = match.groups() if match else ("", None)
         number = None if port is None else int(port)
         address = _address(host)
         host = str(address) if address else host.rstrip(".")
@@ -154,7 +154,9 @@ class NetworkPolicy:
         if given is None or isinstance(given, NetworkPolicy):
             return given
         if isinstance(given, Mapping):
-            check_keys("network field", given, (one.name for one in fields(cls) if one.init))
+            check_keys(
+                "network field", given, (option.name for option in fields(cls) if option.init)
+            )
             return cls(**given)
         hosts = (given,) if isinstance(given, str) else given
         if not isinstance(hosts, list | tuple | set | frozenset):
@@ -172,7 +174,7 @@ class NetworkPolicy:
         rule = HostRule.parse(host)
         if "*" in rule.host:
             raise ConfigError(f"headers are for one host each, not {host!r}")
-        if not any(HostRule.parse(one).names(rule.host) for one in self.allow):
+        if not any(HostRule.parse(allowed).names(rule.host) for allowed in self.allow):
             raise ConfigError(f"headers for {host!r} would never be sent: `allow` does not have it")
         if not self.inspect_tls and rule.port in (None, HTTPS):
             raise ConfigError(
@@ -180,12 +182,14 @@ class NetworkPolicy:
                 f"in plain http, name its port: '{rule.host}:80'"
             )
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Return the fields as plain data, for the daemon: the secrets too, but no function."""
-        data = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
+        data = {option.name: getattr(self, option.name) for option in fields(self) if option.init}
         del data["on_request"]
         data["headers"] = {host: dict(added) for host, added in self.headers.items()}
-        return {name: list(one) if isinstance(one, tuple) else one for name, one in data.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in data.items()
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,7 @@ class NetworkRequest:
         """Host and port: `api.example.com:443`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return it as plain data, for logs and records."""
         names = ("method", "path", "status", "sent", "received", "refused", "failed", "redacted")
         return {"place": self.place, **{name: getattr(self, name) for name in names}}
@@ -234,22 +238,22 @@ class NetworkUse:
     @property
     def refused(self) -> tuple[NetworkRequest, ...]:
         """The requests that were refused."""
-        return tuple(one for one in self.requests if one.refused is not None)
+        return tuple(request for request in self.requests if request.refused is not None)
 
     def unsaid(self, output: str) -> str:
         """Return the first refusals that an output does not show: curl and pip keep them back."""
-        said = dict.fromkeys(f"NetworkNotAllowed: {one.refused}" for one in self.refused)
-        return "".join(f"{text}\n" for text in list(said)[:_MOST_UNSAID] if text not in output)
+        said = dict.fromkeys(f"NetworkNotAllowed: {refusal.refused}" for refusal in self.refused)
+        return "".join(f"{text}\n" for text in list(said)[:_MAX_UNSAID] if text not in output)
 
     @property
     def sent(self) -> int:
         """Bytes sent to servers."""
-        return sum(one.sent for one in self.requests)
+        return sum(request.sent for request in self.requests)
 
     @property
     def received(self) -> int:
         """Bytes received from servers."""
-        return sum(one.received for one in self.requests)
+        return sum(request.received for request in self.requests)
 
 
 _SHAPES = {"methods": "('GET', 'POST')", "paths": "('/v1/*',)"}
@@ -271,9 +275,9 @@ def _texts(name: str, given: Any) -> tuple[str, ...] | None:
         return None
     if isinstance(given, str) or not isinstance(given, list | tuple | set | frozenset):
         raise ConfigError(f"{name} must be a list of str, not {given!r:.200}")
-    if not all(isinstance(one, str) for one in given):
+    if not all(isinstance(item, str) for item in given):
         raise ConfigError(f"{name} must be a list of str, not {given!r:.200}")
-    return tuple(one.upper() if name == "methods" else one for one in given)
+    return tuple(item.upper() if name == "methods" else item for item in given)
 
 
 def _check_network(text: str) -> None:
@@ -286,7 +290,7 @@ def _check_network(text: str) -> None:
 def _headers(given: Any) -> Mapping[str, Mapping[str, str]]:
     """Return a copy that cannot be changed. SECURITY: no message here shows a value."""
     if not isinstance(given, Mapping) or not all(
-        isinstance(one, Mapping) for one in given.values()
+        isinstance(item, Mapping) for item in given.values()
     ):
         raise ConfigError("headers must be a dict of dicts: {'api.example.com': {'Name': 'value'}}")
     for host, added in given.items():
@@ -304,6 +308,6 @@ def _headers(given: Any) -> Mapping[str, Mapping[str, str]]:
                     f"more than {SECRET_BYTES}"
                 )
     values = {value for added in given.values() for value in added.values()}
-    if len(values) > MOST_SECRETS:
-        raise ConfigError(f"headers have {len(values)} different values, more than {MOST_SECRETS}")
+    if len(values) > MAX_SECRETS:
+        raise ConfigError(f"headers have {len(values)} different values, more than {MAX_SECRETS}")
     return MappingProxyType({h: MappingProxyType(dict(added)) for h, added in given.items()})

@@ -208,9 +208,16 @@ class ExecutionPolicy:
 
     def __post_init__(self) -> None:
         for name in (
-            "memory_bytes", "max_processes", "cpu_seconds", "disk_bytes", "file_size_bytes",
-            "max_open_files", "stdout_max_bytes", "stderr_max_bytes", "fuel_budget",
-        ):  # fmt: skip
+            "memory_bytes",
+            "max_processes",
+            "cpu_seconds",
+            "disk_bytes",
+            "file_size_bytes",
+            "max_open_files",
+            "stdout_max_bytes",
+            "stderr_max_bytes",
+            "fuel_budget",
+        ):
             check_positive(name, getattr(self, name))
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str):
@@ -255,11 +262,11 @@ def _mounts(given: Any) -> tuple[Mount, ...]:
         raise ConfigError(
             f"mounts must be a list such as [('data', '/data')], not {type(given).__name__}"
         )
-    found = tuple(Mount.of(one) for one in given)
-    targets = [one.target for one in found]
-    if again := next((one for one in targets if targets.count(one) > 1), None):
+    mounts = tuple(Mount.of(item) for item in given)
+    targets = [item.target for item in mounts]
+    if again := next((target for target in targets if targets.count(target) > 1), None):
         raise ConfigError(f"two mounts have the target {again!r}: give one another target")
-    return found
+    return mounts
 
 
 def check_positive(name: str, value: float | None) -> None:

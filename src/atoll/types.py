@@ -112,7 +112,7 @@ class CodeFault:
         return cls(line=line if known else None, message=str(message or "")[:MAX_FAULT])
 
 
-def validity(fault: CodeFault | None) -> dict[str, Any]:
+def validity(fault: CodeFault | None) -> dict[str, object]:
     """Return as JSON whether code compiles; if not, where and why."""
     if fault is None:
         return {"valid": True}
@@ -159,18 +159,18 @@ class Variable:
 class Variables(list[Variable]):
     """The variables of a guest, in the order in which they were set."""
 
-    def __init__(self, found: Iterable[Variable] = (), *, truncated: bool = False) -> None:
-        super().__init__(found)
+    def __init__(self, variables: Iterable[Variable] = (), *, truncated: bool = False) -> None:
+        super().__init__(variables)
         self.truncated = truncated
         """Whether there are more than are listed."""
 
     @property
     def names(self) -> list[str]:
         """The names alone."""
-        return [one.name for one in self]
+        return [item.name for item in self]
 
     def __str__(self) -> str:
-        rows = [_HEADINGS, *(_row(one) for one in self)] if self else []
+        rows = [_HEADINGS, *(_row(item) for item in self)] if self else []
         widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([*lines, *(["..."] if self.truncated else [])])
@@ -179,16 +179,21 @@ class Variables(list[Variable]):
         """Show them as a table in a notebook."""
         cut = self.truncated or len(self) > markup.MAX_ROWS
         more = markup.note("there are more") if cut else ""
-        rows = (_row(one) for one in self[: markup.MAX_ROWS])
+        rows = (_row(item) for item in self[: markup.MAX_ROWS])
         return markup.block(markup.table(_HEADINGS, rows), more)
 
 
 _HEADINGS = ("name", "type", "shape", "bytes")
 
 
-def _row(one: Variable) -> tuple[str, str, str, str]:
-    shape = "" if one.shape is None else " x ".join(f"{length:,}" for length in one.shape)
-    return one.name, one.type, shape, "" if one.size is None else f"{one.size:,}"
+def _row(variable: Variable) -> tuple[str, str, str, str]:
+    shape = "" if variable.shape is None else " x ".join(f"{length:,}" for length in variable.shape)
+    return (
+        variable.name,
+        variable.type,
+        shape,
+        "" if variable.size is None else f"{variable.size:,}",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -283,7 +288,7 @@ class SandboxResult(name_hints.NameHints):
 
     def _repr_html_(self) -> str:
         """Show output, value, displays and error in a notebook."""
-        rich = [markup.display(one.media_type, one.data) for one in _shown(self.displays)]
+        rich = [markup.display(item.media_type, item.data) for item in _shown(self.displays)]
         value = "" if rich else self.value_repr or ""
         facts = [self.kind.value, f"{self.duration_ms:.1f} ms"]
         facts += [f"files: {', '.join(self.files)}"] if self.files else []
@@ -313,8 +318,8 @@ def stderr_with_error(stderr: str, error: str | None, kind: str) -> str:
 
 def _shown(displays: tuple[Display, ...]) -> list[Display]:
     """Return the images, and of the last value's other forms the first one."""
-    images = [one for one in displays if one.media_type == "image/png"]
-    others = [one for one in displays if one.media_type != "image/png"]
+    images = [display for display in displays if display.media_type == "image/png"]
+    others = [display for display in displays if display.media_type != "image/png"]
     return others[:1] + images
 
 

@@ -8,9 +8,9 @@ import struct
 import tarfile
 import zipfile
 
-from atoll.agent.archive.limits import ArchiveLimits, Clock
-from atoll.agent.archive.reader import Reader, open_reader
+from atoll.agent.archive.readers import Reader, open_reader
 from atoll.agent.archive.source import Source, as_descriptor
+from atoll.agent.archive.types import ArchiveLimits, Clock
 
 
 class Opened:

@@ -20,9 +20,9 @@ from pathlib import Path
 from archivekit import make_pdf, make_zip
 
 from atoll.agent.archive import confined, open_archive
-from atoll.agent.archive.limits import ArchiveLimits, Clock
 from atoll.agent.archive.process import Process
-from atoll.agent.archive.reader import load_reader
+from atoll.agent.archive.readers import load_reader
+from atoll.agent.archive.types import ArchiveLimits, Clock
 from atoll.errors import ArchiveError
 
 _REFUSED = (errno.EPERM, errno.EACCES)
@@ -115,7 +115,7 @@ def start_thread() -> tuple[dict[str, str], bytes]:
 
 def read_damaged(seed: int) -> tuple[dict[str, str], bytes]:
     """A PDF with bytes changed, left out, put in or cut off at random; its text."""
-    from atoll.agent.archive.pdfs import PdfReader
+    from atoll.agent.archive.readers import PdfReader
 
     limits = ArchiveLimits()
     reader = PdfReader(io.BytesIO(damaged(seed)), "pdf", limits, Clock(limits))

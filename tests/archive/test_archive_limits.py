@@ -13,7 +13,7 @@ import pytest
 from archivekit import Opened, make_7z, make_tar, make_zip, tar_block
 
 import atoll
-from atoll.agent.archive import ArchiveLimits, open_archive, sevens
+from atoll.agent.archive import ArchiveLimits, open_archive, readers
 from atoll.errors import ArchiveLimitError
 
 pytestmark = pytest.mark.spec("R4.5", "R4.20")
@@ -78,7 +78,7 @@ def test_a_bomb_that_declares_itself_is_stopped_by_its_ratio(make):
 
 def test_a_7z_member_that_gives_more_than_it_declares_is_stopped():
     with Opened(make_7z({"a": b"x"}), max_member_bytes=1000) as reader:
-        member = sevens._factory(reader, {}).create("a")
+        member = readers._factory(reader, {}).create("a")
         member.write(b"x" * 600)
         with pytest.raises(ArchiveLimitError, match="'a' in bytes is 1200, more than max_member"):
             member.write(b"x" * 600)

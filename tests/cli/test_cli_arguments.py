@@ -11,8 +11,7 @@ import pytest
 from atoll import __version__
 from atoll.backends import registry
 from atoll.cli import argument_types, arguments
-from atoll.cli.commands import completion, serve_arguments
-from atoll.cli.terminal import help_texts
+from atoll.cli.commands import completion
 from atoll.config import DURABILITIES
 from atoll.policy import Isolation
 
@@ -155,7 +154,7 @@ def test_levels_are_those_of_the_policy():
 
 
 def test_durabilities_are_those_of_the_configuration():
-    assert serve_arguments.DURABILITIES == DURABILITIES
+    assert arguments.DURABILITIES == DURABILITIES
 
 
 @pytest.mark.parametrize("name", arguments.commands())
@@ -196,8 +195,8 @@ def test_each_command_has_a_help_with_examples(atoll, path):
 
 
 def test_the_examples_in_the_help_parse():
-    for path, text in help_texts.EXAMPLES.items():
-        for line in text.splitlines():
+    for path in ("atoll", *filter(None, PATHS)):
+        for line in arguments.Section(path).examples.splitlines():
             words = shlex.split(re.sub(r"   +.*", "", line.strip()), comments=True)
             words = words[words.index("atoll") + 1 :] if "atoll" in words else []
             cut = next((n for n, w in enumerate(words) if w[:1] in "<>|" or w == ">>"), None)
@@ -239,5 +238,5 @@ def test_help_fits_a_narrow_terminal_but_for_examples(atoll, monkeypatch):
     assert [line for line in lines if len(line) > 60 and line[0] != " "] == []
     assert "Run a program in a new sandbox. Its output appears while" in lines
     monkeypatch.setenv("COLUMNS", "100")
-    description = help_texts.DESCRIPTIONS["run"].splitlines()[0]
+    description = arguments.Section("run").description.splitlines()[0]
     assert description in atoll("run", "--help")[1].splitlines()

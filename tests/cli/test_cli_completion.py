@@ -8,8 +8,8 @@ import pytest
 
 from atoll import SandboxConfig, aio
 from atoll.cli.commands import completion
+from atoll.cli.terminal.prompt import INDENT, Completer
 from atoll.cli.terminal.streams import GuestOutput
-from atoll.cli.terminal.tab_completion import INDENT, Completer
 
 LINES = [
     (["atoll", "d"], {"doctor", "daemon"}),
@@ -152,7 +152,7 @@ def test_a_hostile_answer_is_only_names(completer):
 
 
 def test_a_guest_that_hangs_is_not_waited_for(completer, monkeypatch):
-    monkeypatch.setattr("atoll.cli.terminal.tab_completion.TIMEOUT_MS", 300)
+    monkeypatch.setattr("atoll.cli.terminal.prompt.TIMEOUT_MS", 300)
     slow = "import builtins\ndef issubclass(*a):\n    while True: pass\nbuiltins.issubclass = issubclass"
     completer._runner.run(completer._box.execute(slow))
     assert completer.matches("box.w") == []

@@ -15,7 +15,7 @@ import pytest
 from test_cli_ask import alive, appears, descendants, on_a_terminal
 
 from atoll import RLM, Budget
-from atoll.agent.rlm.models.local.weights import QWEN
+from atoll.agent.rlm.models.local import QWEN
 from atoll.agent.rlm.models.recorded import Replay
 from atoll.agent.trajectory import CodeRan
 from atoll.cli.commands import demo
@@ -189,7 +189,7 @@ def test_ctrl_c_while_the_local_model_is_loaded_ends_it_at_once(local_model, spa
 def servers() -> set[int]:
     """Return the processes below this one that serve a local model."""
     mine = descendants(int(Path("/proc/self").readlink().name))
-    return {pid for pid in mine if "models.local.server" in command_line(pid)}
+    return {pid for pid in mine if "models.local" in command_line(pid)}
 
 
 def command_line(pid: int) -> str:

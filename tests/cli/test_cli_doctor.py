@@ -19,10 +19,9 @@ from ordinary_user import SOURCE, USER, run_as_user
 from atoll import extras
 from atoll.backends import registry
 from atoll.cli.commands import doctor
-from atoll.cli.selfcheck import attacks, check
-from atoll.cli.selfcheck.attack_report import AttackReport, AttackResult
-from atoll.cli.selfcheck.canaries import MARK, Canaries
-from atoll.cli.terminal.colours import Colours
+from atoll.cli.selfcheck import check
+from atoll.cli.selfcheck.check import MARK, AttackReport, AttackResult, Canaries
+from atoll.cli.terminal.progress import Colours
 from atoll.config import SandboxConfig
 from atoll.policy import Isolation
 from atoll.sandbox.availability import Availability
@@ -77,7 +76,7 @@ def test_what_to_do_is_said_once(monkeypatch):
 )
 def test_a_missing_extra_is_named_before_the_command_that_needs_it(monkeypatch, installed, hint):
     found = object() if installed else None
-    monkeypatch.setattr("atoll.fleet.sandbox.find_spec", lambda _: found)
+    monkeypatch.setattr("atoll.fleet.client.find_spec", lambda _: found)
     config = SandboxConfig(backend="ray", url="127.0.0.1:1")
     one = asyncio.run(doctor.examine(["ray"], config))["ray"]
     assert (one.usable, one.hint) == (False, hint)
@@ -152,7 +151,7 @@ def test_no_color_means_no_colour(monkeypatch):
 
 
 def test_attacks_have_names_of_their_own_and_never_spell_the_mark():
-    found = attacks.load()
+    found = check.load()
     assert len(found) >= 25
     assert len({one.name for one in found}) == len(found)
     for one in found:
@@ -184,7 +183,7 @@ def installed():
 
 
 def _assert_all_held(done: subprocess.CompletedProcess[str]) -> None:
-    count = len(attacks.load())
+    count = len(check.load())
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.count("  held         ") == count
     assert done.stdout.endswith(f"\n{count} of {count} held\n")
@@ -206,13 +205,13 @@ def test_all_attacks_are_held_by_the_systems_python(installed, start):
 
 def test_the_picture_shows_as_many_attacks_as_there_are():
     picture = (SOURCE.parent / "docs/assets/terminal.svg").read_text()
-    count = len(attacks.load())
+    count = len(check.load())
     assert f"{count} of {count} held" in picture
 
 
 def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
-    easy = attacks.Attack(name="easy", category="secrets", claim="win", code="won('it')")
-    monkeypatch.setattr(attacks, "load", lambda: [easy])
+    easy = check.Attack(name="easy", category="secrets", claim="win", code="won('it')")
+    monkeypatch.setattr(check, "load", lambda: [easy])
     code, out, _ = atoll("doctor", "--attack")
     assert code == 1
     assert "  GOT THROUGH  secrets    win (PWNED it)\n0 of 1 held\n" in out
@@ -223,7 +222,7 @@ def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
 
 
 async def _judge(code: str, **fields: object) -> AttackResult:
-    attack = attacks.Attack(name="x", category="x", claim="x", code=code, **fields)
+    attack = check.Attack(name="x", category="x", claim="x", code=code, **fields)
     config, _ = await check._prepare(SandboxConfig())
     async with Canaries() as bait:
         return await check.judge(config, attack, bait)
@@ -275,7 +274,7 @@ def left_open():
 @pytest.mark.usefixtures("left_open")
 @pytest.mark.parametrize("name", BITING)
 async def test_an_attack_gets_through_where_nothing_holds_it(name, tmp_path):
-    attack = next(one for one in attacks.load() if one.name == name)
+    attack = next(one for one in check.load() if one.name == name)
     async with Canaries() as bait:
         argv = [sys.executable, "-c", f"{bait.prelude()}\n{attack.code}"]
         process = await asyncio.create_subprocess_exec(
@@ -289,7 +288,7 @@ def test_progress_is_shown_on_a_terminal_only():
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
     show = AttackReport(stream, Colours(enabled=False), quiet=False)
-    attack = attacks.Attack(name="n", category="c", claim="try", code="")
+    attack = check.Attack(name="n", category="c", claim="try", code="")
     show.begin(attack)
     assert stream.getvalue() == "  ...          n: try"
     show.end(AttackResult(name="n", category="c", claim="try", held=True))

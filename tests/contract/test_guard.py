@@ -39,6 +39,14 @@ def test_imports_and_calls_that_lead_to_the_system_are_refused(open_box, guard):
     assert box.execute("import math\nmath.floor(2.5)").value == 2
 
 
+@pytest.mark.spec("R4.1")
+def test_a_guard_reads_code_as_it_was_pasted(open_box):
+    box = open_box(guard="ast")
+    assert box.execute("```python\nx = 6\nx * 7\n```").value == 42
+    result = box.execute("```python\nx = 1\nimport os\n```")
+    assert (result.kind, "line 3, module: os" in result.error) == ("refused", True)
+
+
 @pytest.mark.spec("R4.2")
 def test_what_a_cell_printed_is_in_printed_under_restrictedpython(open_box):
     box = open_box(guard="restrictedpython")

@@ -14,6 +14,7 @@ import atoll
 from atoll.backends.daemon.connection import DaemonConnection, connect
 from atoll.daemon.server import DaemonServer
 from atoll.factory import open_sandbox
+from atoll.sandbox.verbs import GetVariable
 from atoll.types import Outcome, SandboxResult
 
 
@@ -59,9 +60,9 @@ class Notebook(atoll.BaseSandbox):
     async def validate_code(self, code):
         return True
 
-    async def ask_variable(self, method, params):
-        assert method == "get_variable"
-        return {"found": params["name"] in self.names, "value": self.names.get(params["name"])}
+    async def ask_variable(self, request):
+        assert isinstance(request, GetVariable)
+        return {"found": request.name in self.names, "value": self.names.get(request.name)}
 
     async def cancel(self):
         self.release.set()

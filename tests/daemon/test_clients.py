@@ -48,7 +48,7 @@ async def test_a_name_of_another_connection_means_nothing(serve):
         stranger = await daemon.link()
         for method in ("execute", "get_variable", "cancel", "destroy", "save", "fork"):
             for name in (one._session, "1", "", None, [], Notebook.opened[0]):
-                params = {"session": str(name), "code": "x", "name": "x"}
+                params = {"session": str(name), "code": "x", "name": "x", "twin": "y"}
                 with pytest.raises(atoll.SandboxClosedError, match="no such session"):
                     await stranger.peer.call(method, params)
         assert (await one.execute("x = 1")).success

@@ -33,7 +33,7 @@ async def test_past_the_bound_nobody_waits():
             await limit.slot().__aenter__()
         assert caught.value.retryable
     slot = await second
-    slot.release()
+    await slot.__aexit__()
     assert limit.running == 0
 
 
@@ -103,8 +103,8 @@ async def test_an_owner_of_which_nothing_runs_waits_for_no_other():
             assert limit.place == 1
     assert limit.waiting == 1
     for one in held:
-        one.release()
-    (await waiting).release()
+        await one.__aexit__()
+    await (await waiting).__aexit__()
     assert limit.running == 0
 
 
@@ -129,7 +129,7 @@ async def test_a_full_queue_still_takes_owners_that_have_less_than_their_share()
             slots[-1].result()
     for _ in range(8):
         done = [one for one in slots if one.done() and one.exception() is None]
-        done[0].result().release()
+        await done[0].result().__aexit__()
         slots.remove(done[0])
         await asyncio.sleep(0)
     assert (limit.running, limit.waiting) == (0, 0)

@@ -46,7 +46,10 @@ async def test_a_guest_cannot_play_daemon(tmp_path, monkeypatch):
             lambda patch: patch.setattr(peer_check, "_namespace", lambda pid, _kind: (0, str(pid))),
             "lives in other namespaces",
         ),
-        (lambda patch: patch.setattr(peer_check, "_namespace", _fails), "nothing can be told"),
+        (
+            lambda patch: patch.setattr(peer_check, "_namespace", _fails),
+            "namespaces cannot be read",
+        ),
     ],
 )
 async def test_both_ends_refuse_the_same(tmp_path, monkeypatch, change, why):

@@ -61,7 +61,7 @@ async def test_a_folder_of_the_client_is_free_when_the_answer_comes(table, may_e
 
 
 async def test_no_more_are_ended_at_once_than_the_limit(table, may_end, monkeypatch):
-    monkeypatch.setattr(session_table, "MOST_ENDING", 2)
+    monkeypatch.setattr(session_table, "MAX_ENDING", 2)
     sessions = [await table.open(SandboxConfig(), ClientCallbacks()) for _ in range(3)]
     first, second, third = (asyncio.ensure_future(table.end_soon(one)) for one in sessions)
     await asyncio.wait({first, second}, timeout=5)

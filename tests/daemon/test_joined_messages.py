@@ -11,13 +11,13 @@ import pytest
 from atoll import log
 from atoll.log import SandboxLogger
 from atoll.policy import ExecutionPolicy
+from atoll.rpc import blobs
 from atoll.rpc.connection import Peer, Reply
 from atoll.rpc.passed_fds import PassedFds
-from atoll.sandbox.wire import blobs
 
 
 async def serve(_method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
-    return Reply([params["n"], [blobs.read(fd).decode() for fd in fds.hand_over()]])
+    return Reply([params["n"], [fds.take_bytes().decode() for _ in range(len(fds))]])
 
 
 async def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Peer, Peer, list[int], list[Any]]:

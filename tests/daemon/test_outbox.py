@@ -10,9 +10,9 @@ import socket
 import pytest
 
 import atoll
-from atoll.rpc.connection import CROWDED, MAX_UNREAD, Peer
+from atoll.rpc import blobs
+from atoll.rpc.connection import HIGH_WATER, MAX_UNREAD, Peer
 from atoll.rpc.outbox import MAX_WAITING
-from atoll.sandbox.wire import blobs
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_messages_arrive_in_order_however_slow_the_reader(pair):
 async def test_a_call_waits_while_it_is_crowded_and_too_many_are_refused(pair):
     outbox = peer_of(pair)._outbox
     await outbox.wait_for_room(1)
-    outbox.put(b"x" * (CROWDED + (1 << 20)), [])
+    outbox.put(b"x" * (HIGH_WATER + (1 << 20)), [])
     waiting = asyncio.create_task(outbox.wait_for_room(MAX_WAITING))
     await asyncio.sleep(0.05)
     assert not waiting.done()
@@ -65,7 +65,7 @@ async def test_a_call_waits_while_it_is_crowded_and_too_many_are_refused(pair):
 
 async def test_the_end_lets_go_whoever_waits(pair):
     outbox = peer_of(pair)._outbox
-    outbox.put(b"x" * 2 * CROWDED, [])
+    outbox.put(b"x" * 2 * HIGH_WATER, [])
     waiting = asyncio.create_task(outbox.wait_for_room(1))
     await asyncio.sleep(0)
     outbox.close()
@@ -74,8 +74,10 @@ async def test_the_end_lets_go_whoever_waits(pair):
 
 async def test_past_the_bound_the_other_side_is_given_up(pair):
     peer = peer_of(pair)
-    peer._send(b"x" * (MAX_UNREAD + (2 << 20)), [])
-    assert not peer.ended
+    for size in (2 * HIGH_WATER, MAX_UNREAD + (2 << 20)):
+        await asyncio.sleep(0)  # in a turn of its own
+        peer._send(b"x" * size, [])
+        assert not peer.ended
     fd = blobs.write(b"y")
     peer._send(b"one more", [fd])
     assert peer.ended

@@ -14,6 +14,7 @@ from daemon_kit import open_notebook
 import atoll
 from atoll.backends.daemon import connection as connections
 from atoll.guest.shared import rpc
+from atoll.rpc import keepalive
 from atoll.rpc.connection import Peer, Reply
 
 SILENT = 0.3
@@ -36,6 +37,15 @@ REQUESTS = {
     "initialize": lambda box: box.initialize("again"),
     "large": lambda box: box.set_variable("x", "y" * 8_000_000),
 }
+
+
+class HalfDead(Peer):
+    """Answers no pings."""
+
+    async def _answer_call(self, message):
+        if message["method"] == "ping":
+            await asyncio.Event().wait()
+        await super()._answer_call(message)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +71,7 @@ async def half_dead(tmp_path, monkeypatch):
 
     def accept():
         sock, _ = listener.accept()
-        peers.append(Peer(sock, serve, lambda *_: None, lambda _: None))
+        peers.append(HalfDead(sock, serve, lambda *_: None, lambda _: None))
 
     opened = []
     asyncio.get_running_loop().add_reader(listener, accept)
@@ -93,7 +103,7 @@ async def test_a_sandbox_is_not_opened_for_ever(half_dead):
 async def test_a_daemon_that_says_much_and_answers_nothing_is_given_up(
     tmp_path, monkeypatch, noise
 ):
-    monkeypatch.setattr(connections, "NOISY_CHECKS", 2)
+    monkeypatch.setattr(keepalive, "NOISY_CHECKS", 2)
     ours, theirs = socket.socketpair()
     link, loop = connections.DaemonConnection(ours, tmp_path), asyncio.get_running_loop()
 
@@ -104,7 +114,7 @@ async def test_a_daemon_that_says_much_and_answers_nothing_is_given_up(
 
     babble()
     with pytest.raises(atoll.SandboxLostError, match=LOST):
-        await asyncio.wait_for(link.call("execute", {}), 20)
+        await asyncio.wait_for(link.peer.call("execute", {}), 20)
     theirs.close()
 
 

@@ -15,9 +15,9 @@ import atoll
 from atoll import errors
 from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import ExecutionPolicy, Mount
-from atoll.rpc import faults
+from atoll.rpc import blobs, faults
 from atoll.sandbox.context import Context
-from atoll.sandbox.wire import blobs, options, results
+from atoll.sandbox.wire import options, results
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 
 REFUSED = NetworkRequest(host="evil.test", port=443, method="CONNECT", refused="not allowed")
@@ -54,7 +54,7 @@ FULL = SandboxResult(
 
 def crossed(result):
     plain, beside = results.to_wire(result)
-    return results.from_wire(json.loads(json.dumps(plain)), bytes(beside))
+    return results.read(SandboxResult, json.loads(json.dumps(plain)), bytes(beside))
 
 
 def test_every_field_of_a_result_crosses():
@@ -75,13 +75,13 @@ def test_every_field_of_a_commands_response_crosses():
     for response in (full, ExecuteResponse(output=""), ExecuteResponse(output="x", exit_code=0)):
         plain, beside = results.to_wire(response)
         plain = json.loads(json.dumps(plain))
-        assert results.response_from_wire(plain, bytes(beside)) == response
+        assert results.read(ExecuteResponse, plain, bytes(beside)) == response
 
 
 @pytest.mark.parametrize("plain", [{}, {"output": [0, 9]}, {"output": "", "new": 1}, {"output": 5}])
 def test_what_is_no_response_is_refused(plain):
     with pytest.raises(atoll.SandboxError, match="no result"):
-        results.response_from_wire(plain, b"")
+        results.read(ExecuteResponse, plain, b"")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_is_no_response_is_refused(plain):
 )  # fmt: skip
 def test_what_is_no_result_is_refused(plain):
     with pytest.raises(atoll.SandboxError, match="no result"):
-        results.from_wire(plain, b"")
+        results.read(SandboxResult, plain, b"")
 
 
 ERRORS = [
@@ -196,7 +196,7 @@ def facts(**changes):
 
 def test_a_context_is_adopted_as_it_is():
     given = Context.from_text("x" * 100)
-    found = blobs.adopt_context(given.describe(), os.dup(given.fd))
+    found = Context.adopt(given.describe(), os.dup(given.fd))
     assert found.value == "x" * 100
     found.close()
 
@@ -210,7 +210,7 @@ def test_a_context_that_is_not_what_it_says_is_refused_and_closed(changes):
     given = Context.from_text("hello")
     fd = os.dup(given.fd)
     with pytest.raises(atoll.ConfigError):
-        blobs.adopt_context(facts(**changes), fd)
+        Context.adopt(facts(**changes), fd)
     with pytest.raises(OSError):
         os.fstat(fd)
 
@@ -234,7 +234,7 @@ def half_sealed():
     ids=["unsealed", "half", "file", "pipe", "socket"],
 )  # fmt: skip
 def test_what_could_change_or_block_is_refused(make):
-    for use in (blobs.read, lambda fd: blobs.adopt_context(facts(), fd)):
+    for use in (blobs.read, lambda fd: Context.adopt(facts(), fd)):
         fd = make()
         with pytest.raises(atoll.ConfigError, match="sealed memory file"):
             use(fd)

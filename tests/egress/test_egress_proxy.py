@@ -150,7 +150,7 @@ async def test_a_name_without_an_address_is_said_in_words():
 
 
 async def test_the_list_of_requests_is_bounded(origin, monkeypatch):
-    monkeypatch.setattr("atoll.egress.usage.MOST_LISTED", 2)
+    monkeypatch.setattr("atoll.egress.rules.MAX_LISTED", 2)
     async with serving(policy_for(origin)) as client:
         for _ in range(3):
             await client.get("http://evil.test/")

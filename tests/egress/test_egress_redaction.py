@@ -13,9 +13,9 @@ from urllib.parse import quote
 import pytest
 
 from atoll.egress.credentials import Secrets
-from atoll.egress.needles import Needle
+from atoll.egress.redactor import Needle
 from atoll.errors import ConfigError
-from atoll.network import MOST_SECRETS, SECRET_BYTES, NetworkPolicy
+from atoll.network import MAX_SECRETS, SECRET_BYTES, NetworkPolicy
 
 SECRET = 'sk-"very/secret"+value=&<ok>'
 
@@ -171,6 +171,6 @@ def test_the_time_is_linear_in_the_secret(secret):
 def test_a_policy_has_a_bounded_number_of_secrets_of_bounded_size():
     with pytest.raises(ConfigError, match=f"more than {SECRET_BYTES}"):
         secrets_of("x" * (SECRET_BYTES + 1))
-    with pytest.raises(ConfigError, match=f"more than {MOST_SECRETS}"):
-        secrets_of(*(f"value-{number}" for number in range(MOST_SECRETS + 1)))
-    secrets_of(*(f"value-{number}" for number in range(MOST_SECRETS)))
+    with pytest.raises(ConfigError, match=f"more than {MAX_SECRETS}"):
+        secrets_of(*(f"value-{number}" for number in range(MAX_SECRETS + 1)))
+    secrets_of(*(f"value-{number}" for number in range(MAX_SECRETS)))

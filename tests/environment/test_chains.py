@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import threading
 import time
 
 import pytest
 
 import atoll
-from atoll.agent.environment.chains import calls as chain_calls
 from atoll.agent.environment.chains import waves
+from atoll.agent.environment.chains import waves as chain_calls
+from atoll.agent.environment.tools.builtin_tools import TABLE, tool_of
 from atoll.agent.environment.tools.registry import Registry
-from atoll.agent.environment.tools.work_tools import WorkTools, work_tools
+from atoll.agent.environment.tools.work_tools import WorkTools
 from atoll.agent.trajectory.events import CodeRan
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(500))
@@ -76,9 +76,7 @@ def env():
 @pytest.fixture
 def dep(env, monkeypatch):
     """Let the environment run chains in waves."""
-    inner = env._inner
-    changed = dataclasses.replace(inner._config, tool_chain_mode="dep")
-    monkeypatch.setattr(inner, "_config", changed)
+    monkeypatch.setattr(env._inner._cells, "_mode", "dep")
     return env
 
 
@@ -118,7 +116,7 @@ def test_a_wrong_call_by_name_says_what_to_write(env, call, said):
 @pytest.mark.spec("R4.9")
 def test_calls_are_found_by_syntax_and_not_in_texts_or_comments():
     code = "x = 'grep(1)'  # grep(2)\ndef f():\n    return grep('a')\nTOOL('send', 1)\nTOOL(x)"
-    found = list(chain_calls.find(ast.parse(code), {"grep", "send"}))
+    found = list(chain_calls.find_calls(ast.parse(code), {"grep", "send"}))
     assert [(one.tool, one.line, one.repeated) for one in found] == [
         ("grep", 3, True),
         ("send", 4, False),
@@ -366,7 +364,7 @@ def test_the_mode_is_read_from_the_environment(monkeypatch):
 def waves_of(code, *, mutations):
     registry = Registry()
     reads = [atoll.tool(lambda x: x, name=name, read_only=True) for name in ("read", "look")]
-    registry.add([*work_tools(WorkTools(None)), *reads])
+    registry.add([*(tool_of(row, WorkTools(None)) for row in TABLE["work"]), *reads])
     found = waves.plan(ast.parse(code), registry.get, registry, mutations=mutations)
     return found.waves
 

@@ -13,12 +13,11 @@ import pytest
 
 import atoll
 from atoll.agent.environment import core
-from atoll.agent.environment.observe import render
-from atoll.agent.environment.tools import archives, documents
+from atoll.agent.environment.tools import archives, context_tools
 from atoll.agent.environment.tools.archives import Archives
-from atoll.agent.environment.tools.context_tools import CutLists
-from atoll.agent.environment.tools.documents import Documents
+from atoll.agent.environment.tools.context_tools import CutLists, Documents
 from atoll.agent.environment.tools.search_tools import passage
+from atoll.agent.environment.turns import render
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
@@ -221,7 +220,7 @@ def test_documents_that_stay_open_are_few_and_not_too_large(tmp_path, monkeypatc
     for number in range(6):
         (tmp_path / f"{number}").write_text("x" * 1000)
     (tmp_path / "large").write_text("x" * 9000)
-    monkeypatch.setattr(documents, "MOST_KEPT", 3500)
+    monkeypatch.setattr(context_tools, "MAX_KEPT", 3500)
     texts = Documents(tmp_path, dict)
     for number in range(6):
         assert texts.find(f"{number}").length == 1000
@@ -265,18 +264,18 @@ def test_a_query_of_thousands_of_words_is_cheap_to_show_hits_for():
 def test_thousands_of_answers_take_one_thread_of_the_hosts(env):
     most, now, lock = [0], [0], threading.Lock()
     answers = env._inner._tools.answers
-    check = answers._evidence
+    check = answers._checked
 
-    def slow(quotes):
+    def slow(*given):
         with lock:
             now[0] += 1
             most[0] = max(most[0], now[0])
         time.sleep(0.01)
         with lock:
             now[0] -= 1
-        return check(quotes)
+        return check(*given)
 
-    answers._evidence = slow
+    answers._checked = slow
     env.execute(
         "import threading\ndef f():\n    try: FINAL('x', quotes=['entry 5'])\n"
         "    except BaseException: pass\nts = [threading.Thread(target=f) for _ in range(12)]\n"

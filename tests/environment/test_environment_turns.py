@@ -11,8 +11,8 @@ import zipfile
 import pytest
 
 import atoll
-from atoll.agent.environment.observe import render
 from atoll.agent.environment.tools.search_tools import passage
+from atoll.agent.environment.turns import render
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
@@ -27,6 +27,26 @@ def env():
 
 def test_a_cell_without_output_says_so(env):
     assert env.execute("x = 1").observation == "(no output)"
+
+
+def test_what_follows_a_cell_is_one_job_in_a_thread(env, monkeypatch):
+    jobs = []
+    hop = asyncio.to_thread
+
+    async def counted(function, *args):
+        jobs.append(function.__name__)
+        return await hop(function, *args)
+
+    monkeypatch.setattr("atoll.agent.environment.core.asyncio.to_thread", counted)
+    env.execute("print(grep('entry 7:'))")
+    assert jobs == ["_observe"]
+
+
+def test_what_is_off_is_not_made(env):
+    inner = env._inner
+    assert inner._episodes is None
+    env.execute("grep('entry 7:')")
+    assert (inner._tools.registry.turn.chain, inner._tools.registry.turn.prefetcher) == (None, None)
 
 
 def test_data_is_shown_in_its_shortest_form(env):

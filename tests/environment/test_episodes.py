@@ -7,8 +7,7 @@ import sqlite3
 import pytest
 
 import atoll
-from atoll.agent.memory.database import APPLICATION_ID
-from atoll.agent.memory.episodic import EpisodicMemory
+from atoll.agent.memory.episodic import APPLICATION_ID, EpisodicMemory
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(400))
 TASK = "What is the value of entry 7?"

@@ -8,11 +8,15 @@ import os
 import pytest
 
 import atoll
-from atoll.agent.environment.research import tree_state as research_module
-from atoll.agent.environment.research.texts import arguments_of, result_fields
-from atoll.agent.environment.research.tree_state import PREFIXES, ResearchContext
-from atoll.agent.environment.tools.invocations import Invocation, InvocationLog
-from atoll.agent.retrieval import encoder
+from atoll.agent.environment.research import graph as research_module
+from atoll.agent.environment.research.graph import PREFIXES, ResearchContext
+from atoll.agent.environment.tools.invocations import (
+    Invocation,
+    InvocationLog,
+    arguments_of,
+    result_fields,
+)
+from atoll.agent.retrieval import vectors
 
 LOG = "".join(f"{n:05} all is well\n" for n in range(2000)).replace(
     "01234 all is well", "01234 the pump failed: code 77 in the boiler room"
@@ -158,7 +162,7 @@ def test_meaning_is_looked_up_once_for_each_node_and_from_three_nodes_on():
 
 
 def test_without_the_encoder_references_are_by_text_and_the_tree_says_so(monkeypatch):
-    monkeypatch.setattr(encoder, "is_installed", lambda: False)
+    monkeypatch.setattr(vectors, "is_installed", lambda: False)
     context = ResearchContext()
     for text in ("the pump failed", "the pump has failed", "all is well"):
         context.add(call("peek", text))
@@ -167,7 +171,7 @@ def test_without_the_encoder_references_are_by_text_and_the_tree_says_so(monkeyp
     assert [node.id for _, node in context.recall("which pump failed?")][:2] == ["P1", "P2"]
 
 
-@pytest.mark.skipif(not encoder.is_installed(), reason="needs the extra `semantic`")
+@pytest.mark.skipif(not vectors.is_installed(), reason="needs the extra `semantic`")
 def test_the_embedded_encoder_finds_what_means_the_same():
     context = ResearchContext()
     for text in (
@@ -236,7 +240,7 @@ def test_to_dict_and_back_and_reset():
 
 
 def test_old_nodes_are_forgotten_and_counted(monkeypatch):
-    monkeypatch.setattr(research_module, "MOST_NODES", 5)
+    monkeypatch.setattr(research_module, "MAX_NODES", 5)
     context, log = by_text(), InvocationLog()
     for number in range(4):
         log.add(call("peek", str(number)), explored=True)

@@ -122,7 +122,7 @@ def test_what_cannot_be_compared_counts_as_untrusted(monkeypatch):
     assert "over 100,000 characters" in str(sources.origins("x" * 100_001)[0])
     monkeypatch.setattr(taint, "SECONDS", -1.0)
     assert "took over" in str(sources.origins(TEXT[:500])[0])
-    monkeypatch.setattr(taint, "MOST_KEPT", 50)
+    monkeypatch.setattr(taint, "MAX_KEPT", 50)
     other = Sources(None)
     other.note("web", "a" * 40)
     other.note("web", "b" * 40)
@@ -194,7 +194,7 @@ def test_a_value_that_cannot_be_looked_into_counts_as_untrusted(monkeypatch):
     again = [1]
     again.append(again)
     assert sources.origins(again) == ()
-    monkeypatch.setattr(taint, "MOST_VALUES", 50)
+    monkeypatch.setattr(taint, "MAX_VALUES", 50)
     assert "too many values" in str(sources.origins([list(range(100))])[0])
     other = Sources(None)
     other.note("web", [str(number) for number in range(100)])

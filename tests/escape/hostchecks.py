@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle
 from atoll.daemon.paths import DaemonPaths
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ import pytest
 
 import atoll.aio
 from atoll.errors import ConfigError, SandboxError
-from atoll.files import owner
-from atoll.files.answers import checked
+from atoll.files import folder as owner
 from atoll.files.direct import AT_ONCE
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
+from atoll.files.types import checked
 from atoll.guest.shared.texts import MOST_LINES
 from atoll.guest.shared.workspace import MAX_FOUND, Workspace
 from atoll.search import blocks

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from atoll.files import changes
+from atoll.files import folder as changes
 from atoll.files.folder import OpenFolders
 from atoll.guest.shared.workspace import Workspace
 
@@ -146,7 +146,7 @@ def test_a_tree_that_is_swapped_while_it_is_deleted_leads_nowhere(space, root):
 
 def test_a_very_deep_tree_is_deleted_with_few_descriptors(space, root):
     here = os.open(root, os.O_PATH)
-    for _ in range(3 * changes.MOST_OPEN + 7):
+    for _ in range(3 * changes.MAX_OPEN + 7):
         os.mkdir("d", dir_fd=here)
         inner = os.open("d", os.O_PATH, dir_fd=here)
         os.close(here)
@@ -157,8 +157,8 @@ def test_a_very_deep_tree_is_deleted_with_few_descriptors(space, root):
 
 
 def test_a_tree_that_is_cut_into_too_many_pieces_is_given_up(space, root, monkeypatch):
-    monkeypatch.setattr(changes, "MOST_OPEN", 1)
-    monkeypatch.setattr(changes, "MOST_PIECES", 3)
+    monkeypatch.setattr(changes, "MAX_OPEN", 1)
+    monkeypatch.setattr(changes, "MAX_PIECES", 3)
     (root / "/".join("d" * 20)).mkdir(parents=True)
     answer = space.delete("d", recursive=True)
     assert answer == {

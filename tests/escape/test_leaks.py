@@ -24,7 +24,7 @@ import pytest
 
 import atoll
 from atoll.jail.measure import cgroup, meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.policy import Mount
 
 FEW_SANDBOXES, MANY_SANDBOXES, AT_ONCE = 48, 200, 8

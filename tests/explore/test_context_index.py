@@ -136,7 +136,7 @@ def test_sections_have_offsets_in_characters(letter):
 
 @pytest.mark.spec("R4.20")
 def test_sections_are_no_more_than_so_many(monkeypatch):
-    monkeypatch.setattr(sections, "MOST_SECTIONS", 10)
+    monkeypatch.setattr(sections, "MAX_SECTIONS", 10)
     monkeypatch.setattr(sections, "_TRIES", 30)
     index = ContextIndex.of(context := Context.from_text("# a\n" * 100))
     assert len(index.sections()) == 10

@@ -71,7 +71,7 @@ def test_quotes_that_cannot_be_are_refused(index, quotes, words):
 
 @pytest.mark.spec("R4.20")
 def test_places_that_are_looked_at_are_bounded(monkeypatch):
-    monkeypatch.setattr(evidence, "MOST_PLACES", 20)
+    monkeypatch.setattr(evidence, "MAX_PLACES", 20)
     context = Context.from_text(
         "word " + "." * 2_000 + ("word other " * 40 + "." * 2_000) * 50 + "word  next"
     )

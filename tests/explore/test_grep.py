@@ -13,8 +13,8 @@ from costs import least_cpu_seconds
 
 from atoll.errors import ConfigError
 from atoll.sandbox.context import Context
-from atoll.search import backtracking, chunks, encoded, lines, literals, patterns, trigrams
-from atoll.search.grep import MOST_HITS, WIDTH
+from atoll.search import backtracking, encoded, grep, patterns, trigrams
+from atoll.search.grep import MAX_HITS, WIDTH
 from atoll.search.index import ContextIndex
 
 needs_re2 = pytest.mark.skipif(
@@ -37,11 +37,11 @@ def small(monkeypatch):
         (patterns, "PIECE", 256),
         (patterns.Plain, "piece", 512),
         (patterns, "_LEAST", 256),
-        (lines, "BLOCK", 64),
-        (lines, "_AT_ONCE", 256),
-        (lines, "_STRETCH", 3),
+        (grep, "BLOCK", 64),
+        (grep, "_AT_ONCE", 256),
+        (grep, "_JOB_BLOCKS", 3),
         (encoded, "STEP", 16),
-        (literals, "_LEAST_BYTES", 0),
+        (patterns, "_LEAST_BYTES", 0),
         (trigrams, "BLOCK", 128),
         (trigrams, "WORTH_IT", 0),
     ):
@@ -102,7 +102,7 @@ def test_grep_finds_what_a_naive_search_finds(seed, kind, small):
             index.build()
         how = {"literal": literal, "ignore_case": ignore_case}
         expected = naive(text, pattern, **how)
-        grep = index.grep(pattern, most=MOST_HITS, **how)
+        grep = index.grep(pattern, most=MAX_HITS, **how)
         assert told(grep) == expected, pattern
         assert (grep.more, grep.scanned) == (False, (0, len(text)))
         few = dice.randrange(1, 4)
@@ -118,7 +118,7 @@ def test_offsets_are_characters_of_the_context(kind, small):
     dice = random.Random(kind)
     text = "\n".join(random_text(dice, ALPHABETS[kind] + "q") for _ in range(20))
     index = index_of(text)
-    for hit in index.grep("[qa]+", most=MOST_HITS).hits:
+    for hit in index.grep("[qa]+", most=MAX_HITS).hits:
         assert set(text[hit.start : hit.end]) <= set("qa")
         assert text[hit.at : hit.at + len(hit.text)] == hit.text
         assert text.count("\n", 0, hit.start) + 1 == hit.line == index.line_of(hit.start)
@@ -133,7 +133,7 @@ def test_offsets_are_characters_of_the_context(kind, small):
 def test_a_needle_over_the_edge_of_every_real_block_is_found(wide, monkeypatch):
     monkeypatch.setattr(trigrams, "WORTH_IT", 0)
     unit = "some words of a line, as there are many of them\n"
-    parts = [unit * (edge // len(unit)) for edge in (lines.BLOCK, trigrams.BLOCK, 1 << 20)]
+    parts = [unit * (edge // len(unit)) for edge in (grep.BLOCK, trigrams.BLOCK, 1 << 20)]
     text = (wide + "needle in the hay\n").join([*parts, wide])
     text += "x" * (3 * (1 << 19) - len(text) - 3) + "needle"
     index = index_of(text)
@@ -236,7 +236,7 @@ def test_a_pattern_that_cannot_be_is_refused_in_words_to_act_on(pattern, words):
         index_of("text").grep(pattern)
 
 
-@pytest.mark.parametrize("most", [0, -1, MOST_HITS + 1, True, 1.0, "1"])
+@pytest.mark.parametrize("most", [0, -1, MAX_HITS + 1, True, 1.0, "1"])
 def test_a_number_of_hits_beyond_the_limit_is_refused(most):
     with pytest.raises(ConfigError, match="a whole number from 1 to 10,000"):
         index_of("text").grep("t", most=most)
@@ -293,7 +293,7 @@ def test_an_expression_that_is_slow_a_byte_is_still_ended_in_time(pattern, monke
 @needs_re2
 def test_hits_before_the_time_was_up_are_kept():
     text = "a line\n" * 100_000
-    grep = index_of(text).grep("^a", seconds=0.0, most=MOST_HITS)
+    grep = index_of(text).grep("^a", seconds=0.0, most=MAX_HITS)
     assert len(grep.hits) <= 1
     assert grep.more
 
@@ -318,7 +318,7 @@ def test_many_threads_find_the_same_at_once():
 
 def test_without_the_extra_texts_are_found_and_so_are_expressions(monkeypatch):
     monkeypatch.setitem(sys.modules, "re2", None)
-    monkeypatch.setattr(lines, "find_spec", lambda name: None)
+    monkeypatch.setattr(grep, "find_spec", lambda name: None)
     monkeypatch.setattr(trigrams, "find_spec", lambda name: None)
     text = "some words of a line\n" * 100_000 + "needle\n"
     index = index_of(text)
@@ -360,9 +360,17 @@ def test_of_very_many_hits_no_more_is_searched_than_is_needed():
     assert grep.scanned[1] == grep.hits[-1].end < 3_000
 
 
+def test_a_small_context_is_searched_without_a_thread(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a thread was started")
+
+    monkeypatch.setattr(grep, "Thread", refuse)
+    assert index_of("one\ntwo\nthree\n" * 100).grep("two").total == 100
+
+
 def test_pieces_cover_their_parts_in_order():
     memory = ContextIndex.of(context := Context.from_text("ab\n" * 100))._open.memory
-    made = list(chunks.cut(memory, [(0, 300)], 16))
+    made = list(grep.cut(memory, [(0, 300)], 16))
     assert made[0][0] == 0
     assert made[-1][1] == 300
     assert all(one[1] == other[0] for one, other in pairwise(made))

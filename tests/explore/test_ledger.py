@@ -12,9 +12,8 @@ from costs import least_cpu_seconds
 from atoll.errors import ConfigError
 from atoll.sandbox.context import Context
 from atoll.search import spans_shown
-from atoll.search.coverage import CELLS, Ledger
+from atoll.search.coverage import CELLS, CoverageLog, Ranges
 from atoll.search.index import ContextIndex
-from atoll.search.ranges import Ranges
 from atoll.search.spans_shown import Shown
 
 
@@ -60,7 +59,7 @@ def test_an_observation_made_to_be_slow_costs_little_and_claims_nothing(seen):
 
 
 def test_coverage_says_how_much_was_searched_and_shown():
-    ledger = Ledger(6_400)
+    ledger = CoverageLog(6_400)
     ledger.scan(0, 3_200)
     ledger.show(0, 100)
     ledger.show(6_300, 10_000)
@@ -82,7 +81,7 @@ def test_coverage_says_how_much_was_searched_and_shown():
 
 @pytest.mark.parametrize("length", [0, 1, 5, CELLS, 10**9])
 def test_all_and_nothing_are_said_as_such(length):
-    ledger = Ledger(length)
+    ledger = CoverageLog(length)
     assert set(ledger.coverage().map) <= {"."}
     ledger.show(0, length)
     coverage = ledger.coverage()
@@ -92,14 +91,14 @@ def test_all_and_nothing_are_said_as_such(length):
 
 
 def test_a_little_is_not_nothing_and_almost_all_is_not_all():
-    ledger = Ledger(10**9)
+    ledger = CoverageLog(10**9)
     ledger.show(5, 6)
     ledger.scan(1, 10**9)
     assert "shown <0.1%, searched >99.9%" in ledger.coverage().render()
 
 
 def test_a_ledger_takes_from_many_threads_at_once():
-    ledger = Ledger(8_000)
+    ledger = CoverageLog(8_000)
 
     def fill(first):
         for at in range(first, 8_000, 8):
@@ -167,7 +166,7 @@ def test_lines_that_code_cut_out_by_itself_are_looked_up(seen):
 
 
 def test_lookups_are_bounded(seen, monkeypatch):
-    monkeypatch.setattr(spans_shown, "MOST_LOOKUPS", 3)
+    monkeypatch.setattr(spans_shown, "MAX_LOOKUPS", 3)
     assert seen.match("they are:\n" + TEXT) == ((0, len(TEXT)),), "a long passage is one"
     lines = TEXT.splitlines()
     assert len(seen.match("\n--\n".join(lines))) == 3
@@ -180,10 +179,10 @@ def test_lookups_are_bounded(seen, monkeypatch):
 
 
 def test_what_is_remembered_is_bounded(seen, monkeypatch):
-    monkeypatch.setattr(spans_shown, "MOST_PIECES", 10)
+    monkeypatch.setattr(spans_shown, "MAX_PIECES", 10)
     seen.note([(number, "x" * 100) for number in range(50)])
     assert [start for start, _ in seen._pieces] == list(range(40, 50))
-    monkeypatch.setattr(spans_shown, "MOST_CHARACTERS", 250)
+    monkeypatch.setattr(spans_shown, "MAX_CHARACTERS", 250)
     seen.note([(99, "y" * 1_000)])
     assert [(start, len(text)) for start, text in seen._pieces] == [(99, 250)]
     assert seen._characters == 250

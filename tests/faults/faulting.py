@@ -30,15 +30,22 @@ class Fault:
 
     def release(self) -> None:
         """Let a process that is held go on."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended
-            self._process.stdin.write(b"\n")
-            self._process.stdin.flush()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has ended
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
         self._process.wait()
 
     def end(self) -> Counter[str]:
-        """Trace no more; how many calls of each kind there were, and `hit` if one was met."""
-        self._process.kill()
+        """Trace no more; how many calls of each kind there were, and `hit` if one was met.
+
+        A process that is held goes on: its tracer waits for a line and hears no signal meanwhile.
+        """
+        self._process.terminate()
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            self._process.stdin = None
         self._process.wait()
         assert self._process.stdout is not None
         said = b"".join(self._said) + self._process.stdout.read()
@@ -59,5 +66,5 @@ def fault(pid: int, calls: str, nth: int, action: str, scope: str = "self") -> I
         assert process.stdout.readline() == b"ready\n", "the process cannot be traced"
         yield Fault(process)
     finally:
-        process.kill()
-        process.communicate()  # closes its pipes
+        process.terminate()
+        process.communicate()  # closes its pipes; a tracer that holds a process lets it go on

@@ -34,7 +34,7 @@ TABLE = [
     ("destroy", "zygote"),
 ]  # fmt: skip
 """What a caller does, and which processes make calls for that."""
-MOST_REFUSALS = 8
+MAX_REFUSALS = 8
 """Of memory, in turn; a guest that is started makes some hundred such calls."""
 SAMPLE = [row for row in TABLE if row not in [("overrun", "zygote"), ("destroy", "zygote")]]
 """Without two whose only call, the report of an end, may come after the caller has its answer."""
@@ -61,7 +61,7 @@ async def test_each_call_fails_in_turn(world: World, operation: str, role: str):
 async def test_memory_is_refused(world: World, operation: str, role: str):
     """Each time that a process asks the kernel for memory there may be none; most ask for none."""
     count = (await _run(world, operation, role, "memory", 0))["memory"]
-    for nth in range(1, count + 1, 1 + count // MOST_REFUSALS):
+    for nth in range(1, count + 1, 1 + count // MAX_REFUSALS):
         await _run(world, operation, role, "memory", nth)
 
 

@@ -6,7 +6,8 @@ It prints `ready` once it traces the process, the kind of each call that it look
 when the n-th was met. CALLS is one of the kinds below, or `any` but `memory`. ACTION is the name of an errno (the call is not made, and fails with it), of
 a signal (sent to the process at that moment), `hold` (the process stands still until a line comes
 on stdin) or `count` (nothing is done). SCOPE is `self`, or `children` for what the process forks
-from now on. Nothing in the product takes part in this: whoever may ptrace a process may do more.
+from now on. SIGTERM ends it: never in the middle of a call, which would then fail with ENOSYS.
+Nothing in the product takes part in this: whoever may ptrace a process may do more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import os
 import signal
 import struct
 import sys
-from typing import NoReturn
 
 SEIZE, INTERRUPT, SYSCALL, DETACH, POKE_USER = 0x4206, 0x4207, 24, 17, 6
 SYSCALL_INFO, ENTRY = 0x420E, 1
@@ -29,6 +29,8 @@ WAKING = (1, 44)
 """A single byte wakes an event loop, of a signal handler or of another thread: such a write to a
 pipe or socket that is read does not fail, and Python would not tell if it did."""
 WALL = 0x40000000
+WAKEUPS = {signal.SIGCHLD, signal.SIGTERM}
+"""A traced process has stopped, or the tracer is to end. Both stay blocked, and are waited for."""
 CALLS = {
     "fork": (56, 57, 58, 435),  # clone, fork, vfork, clone3
     "namespace": (272, 308),  # unshare, setns
@@ -63,21 +65,43 @@ class Tracer:
         say("ready")
 
     def serve(self) -> None:
-        """Until the n-th call was met, or nothing is left to trace."""
+        """Until the n-th call was met, nothing is left to trace, or SIGTERM has come."""
         while self._tasks:
-            task, status = os.waitpid(-1, WALL)
-            if not os.WIFSTOPPED(status):
+            task, status = os.waitpid(-1, WALL | os.WNOHANG)
+            if not task:
+                if signal.sigwait(WAKEUPS) == signal.SIGTERM:
+                    break
+            elif self._on_stop(task, status):
+                trace(DETACH, task)
                 self._tasks.discard(task)
-                continue
-            self._tasks.add(task)
-            number, event = os.WSTOPSIG(status), status >> 16
-            if number == signal.SIGTRAP | 0x80:
-                if self._met(task):
-                    return
-                number = 0
-            elif event or number == signal.SIGTRAP:
-                number = 0
-            resume(task, number)
+                break
+        self._detach()
+
+    def _on_stop(self, task: int, status: int) -> bool:
+        """Let a task go on, or deal with its call; return whether that was the n-th one."""
+        if not os.WIFSTOPPED(status):
+            self._tasks.discard(task)
+            return False
+        self._tasks.add(task)
+        number, event = os.WSTOPSIG(status), status >> 16
+        if number == signal.SIGTRAP | 0x80:
+            if self._met(task):
+                return True
+            number = 0
+        elif event or number == signal.SIGTRAP:
+            number = 0
+        resume(task, number)
+        return False
+
+    def _detach(self) -> None:
+        """Let all tasks go. Left in a stop that nobody waits for, one would get its number as a signal."""
+        for task in self._tasks:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):  # it has ended
+                trace(INTERRUPT, task)
+                _, status = os.waitpid(task, WALL)
+                number = os.WSTOPSIG(status) if os.WIFSTOPPED(status) else 0
+                is_signal = not status >> 16 and number & 0x7F != signal.SIGTRAP
+                trace(DETACH, task, 0, number if is_signal else 0)
 
     def _met(self, task: int) -> bool:
         """Look at a call that is entered; whether it was the one, and is dealt with."""
@@ -90,7 +114,6 @@ class Tracer:
             return False
         say("hit")
         self._act(task)
-        self._leave()
         return True
 
     def _entered(self, task: int) -> str | None:
@@ -120,10 +143,6 @@ class Tracer:
         os.waitpid(task, WALL)
         trace(POKE_USER, task, RAX, -code)
 
-    def _leave(self) -> NoReturn:
-        """End: the kernel lets go of all that is traced, and it goes on."""
-        os._exit(0)
-
 
 def trace(request: int, task: int, address: int = 0, data: int = 0) -> None:
     if _ptrace(request, task, address, data) < 0:
@@ -141,5 +160,6 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAKEUPS)
     wanted, calls, nth, action, *scope = sys.argv[1:]
     Tracer(int(wanted), calls, int(nth), action, *scope or ["self"]).serve()

@@ -6,9 +6,8 @@ import inspect
 
 import pytest
 
-from atoll.files.base import Files
-from atoll.files.sync import SyncFiles
-from atoll.shell.protocol import SandboxBackendProtocol
+from atoll.files.base import Files, SyncFiles
+from atoll.shell.sandbox import SandboxBackendProtocol
 
 HOOKS = ("reach_by",)
 """What a backend calls, not a caller."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from atoll.files import owner
+from atoll.files import folder as owner
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 

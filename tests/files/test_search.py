@@ -19,16 +19,15 @@ import pytest
 
 import atoll
 from atoll.errors import ConfigError
-from atoll.files import tree
+from atoll.files import searcher
 from atoll.files.direct import FolderFiles
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from atoll.guest.shared import texts
 from atoll.guest.shared.local_files import LocalFiles
 from atoll.guest.shared.search import search as slow_search
-from atoll.search import backtracking, blocks, literals
-from atoll.search.patterns import Pattern
-from atoll.search.required import required_runs
+from atoll.search import backtracking, blocks, patterns
+from atoll.search.patterns import Pattern, required_runs
 
 re2 = pytest.importorskip("re2", reason="google-re2 is not installed: pip install 'atoll[search]'")
 PLAIN = {"glob": None, "regex": False, "ignore_case": False, "max_results": 1000}
@@ -235,8 +234,8 @@ def test_a_required_text_that_does_not_help_is_given_up(tmp_path, grep):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_text_is_found_at_every_place_however_common_its_bytes_are(seed, monkeypatch):
-    monkeypatch.setattr(literals, "_MISSES", random.Random(seed).choice((1, 8, 1 << 13)))
-    monkeypatch.setattr(literals, "_LEAST_BYTES", random.Random(seed).choice((1, 100)))
+    monkeypatch.setattr(patterns, "_MISSES", random.Random(seed).choice((1, 8, 1 << 13)))
+    monkeypatch.setattr(patterns, "_LEAST_BYTES", random.Random(seed).choice((1, 100)))
     dice = random.Random(seed)
     needle = "".join(dice.choices("ab_", k=dice.randrange(1, 5)))
     find_in = Pattern(needle, regex=False, ignore_case=False).within
@@ -323,7 +322,7 @@ def test_what_is_no_file_when_it_is_open_is_not_read(tmp_path, grep, monkeypatch
     (tmp_path / "folder").symlink_to(tmp_path.parent)
     os.mkfifo(tmp_path / "fifo")
     listed = [("fifo", False), ("folder", True), ("gone", False), ("link", False)]
-    monkeypatch.setattr(tree, "_entries", lambda _folder: listed)
+    monkeypatch.setattr(searcher, "_entries", lambda _folder: listed)
     assert grep("needle")["matches"] == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from atoll.concurrency.shares import acting_for
 from atoll.files import inotify
-from atoll.files.watch import MOST_DEPTH, Change, Watch
+from atoll.files.watch import MAX_DEPTH, Change, Watch
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ async def test_many_watches_of_one_owner_take_one_instance(folder, tmp_path):
 
 
 async def test_owners_past_the_number_of_instances_share_one(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(inotify, "MOST_INSTANCES", 2)
+    monkeypatch.setattr(inotify, "MAX_INSTANCES", 2)
     before, watches = instances(), []
     for owner in range(5):
         with acting_for(f"owner {owner}"):
@@ -81,7 +82,7 @@ async def test_owners_past_the_number_of_instances_share_one(folder, tmp_path, m
 
 
 async def test_an_owner_with_too_many_watches_is_refused_and_others_are_not(folder, monkeypatch):
-    monkeypatch.setattr(inotify, "MOST_WATCHES", 3)
+    monkeypatch.setattr(inotify, "MAX_WATCHES", 3)
     with acting_for("a"):
         watches = [await Watch.below(folder, ".") for _ in range(3)]
         with pytest.raises(inotify.TooManyWatchesError, match="3 folders are watched"):
@@ -95,7 +96,7 @@ async def test_an_owner_with_too_many_watches_is_refused_and_others_are_not(fold
 
 
 async def test_folders_of_one_owner_are_bounded_and_counted_down(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(inotify, "MOST_FOLDERS", 4)
+    monkeypatch.setattr(inotify, "MAX_FOLDERS", 4)
     for name in "abcdef":
         (tmp_path / name).mkdir()
     with acting_for("a"):
@@ -108,7 +109,7 @@ async def test_folders_of_one_owner_are_bounded_and_counted_down(folder, tmp_pat
 
 
 async def test_deleted_folders_do_not_count_on(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(inotify, "MOST_FOLDERS", 2)
+    monkeypatch.setattr(inotify, "MAX_FOLDERS", 2)
     with acting_for("a"), await Watch.below(folder, ".", recursive=True) as watch:
         for number in range(6):
             inner = tmp_path / str(number)
@@ -124,7 +125,7 @@ async def test_deleted_folders_do_not_count_on(folder, tmp_path, monkeypatch):
 
 async def test_folders_nested_too_deeply_are_not_looked_into(folder, tmp_path):
     here = os.dup(folder)
-    for _ in range(MOST_DEPTH + 10):
+    for _ in range(MAX_DEPTH + 10):
         os.mkdir("d", dir_fd=here)
         inner = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
         os.close(here)
@@ -145,3 +146,20 @@ async def test_a_watch_can_be_closed_while_a_thread_looks_into_folders(folder, t
     task.cancel()
     await asyncio.wait({task})
     await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+async def test_a_new_folder_is_told_of_when_it_is_watched(folder, tmp_path, monkeypatch):
+    """However long the thread takes: who hears of a folder counts on hearing of its files."""
+    scan = Watch._scan
+
+    def slow(watch: Watch) -> None:
+        time.sleep(0.3)
+        scan(watch)
+
+    with await Watch.below(folder, ".", recursive=True) as watch:
+        monkeypatch.setattr(Watch, "_scan", slow)
+        (tmp_path / "a").mkdir()
+        await first(watch, Change("a", "created", is_dir=True))
+        (tmp_path / "a/x").touch()
+        (tmp_path / "a/x").unlink()
+        await first(watch, Change("a/x", "deleted"))

@@ -40,8 +40,8 @@ def moto() -> Iterator[dict[str, str]]:
 @contextlib.contextmanager
 def seaweed(folder: Path) -> Iterator[dict[str, str]]:
     """SeaweedFS' S3."""
-    port = free_port()
-    ports = {name: str(free_port()) for name in ("master", "volume", "filer")}
+    port = _low_port()
+    ports = {name: str(_low_port()) for name in ("master", "volume", "filer")}
     program = shutil.which("weed", path=os.path.dirname(sys.executable)) or "weed"
     command = [
         program, "server", "-s3", f"-s3.port={port}", f"-dir={folder}", "-ip=127.0.0.1",
@@ -51,6 +51,13 @@ def seaweed(folder: Path) -> Iterator[dict[str, str]]:
     with _server(command, port) as url:
         _make_bucket(url)
         yield {**CREDENTIALS, "AWS_ENDPOINT_URL": url}
+
+
+def _low_port() -> int:
+    """Return a free port to which 10,000 can be added: SeaweedFS does so for gRPC."""
+    while True:
+        if (port := free_port()) <= 65535 - 10_000:
+            return port
 
 
 @contextlib.contextmanager

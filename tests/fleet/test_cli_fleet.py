@@ -20,9 +20,8 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from without_ray import FleetHere, fleet_here
 
 from atoll.cli.arguments import parser
+from atoll.cli.commands.fleet import Bar, show
 from atoll.cli.commands.fleet import command as fleet_command
-from atoll.cli.commands.fleet import show
-from atoll.cli.commands.fleet_map import Bar
 from atoll.errors import ConfigError
 from bench.local_fleet import free_port
 

@@ -187,7 +187,7 @@ async def test_a_call_that_runs_for_days_does_not_keep_its_session_from_being_re
         await over.wait()
         return Reply({"result": {"state_lost": True}})
 
-    running = asyncio.ensure_future(session.run("execute", {"code": "1"}, work))
+    running = asyncio.ensure_future(session.run({"code": "1"}, work))
     clock[0] = 1.0
     await session.renew()
     assert session.entry.number == 3

@@ -19,7 +19,9 @@ from bench.local_fleet import free_port
 
 
 def test_ray_is_imported_by_nobody_who_does_not_use_a_fleet() -> None:
-    code = "import sys, atoll, atoll.cli.arguments, atoll.fleet.sandbox; sys.exit('ray' in sys.modules)"
+    code = (
+        "import sys, atoll, atoll.cli.arguments, atoll.fleet.client; sys.exit('ray' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -16,8 +16,8 @@ pytest.importorskip("httpx2", reason="the extra `ray` is not installed")
 from replicas import Replica, replica, share_key
 from without_ray import FleetHere, fleet_here
 
-from atoll.errors import FleetError
-from atoll.fleet import node_files
+from atoll.errors import BusyError, FleetError
+from atoll.fleet import files as fleet_files
 from atoll.fleet.store import Store
 
 NDJSON = {"accept": "application/x-ndjson"}
@@ -48,7 +48,7 @@ async def events(one: Replica, method: str, path: str, **given: Any) -> AsyncIte
 
 def node_of(fleet: FleetHere) -> str:
     """Return the name of the node that has the only session."""
-    (name,) = [one.name for one in fleet.hosts if one.facts()["sessions"]]
+    (name,) = [one.name for one in fleet.hosts if one.facts().sessions]
     return name
 
 
@@ -135,7 +135,7 @@ async def _change_of(stream: AsyncIterator[Any], path: str) -> bool:
 async def test_watched_folders_of_a_session_are_bounded_and_end_with_it(
     fleet: FleetHere, pair: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_files, "MOST_WATCHES", 2)
+    monkeypatch.setattr(fleet_files, "MAX_WATCHES", 2)
     one, _ = pair
     at = await one.session()
     files = one.service.sessions.find(at.rpartition("/")[2]).files
@@ -146,6 +146,19 @@ async def test_watched_folders_of_a_session_are_bounded_and_end_with_it(
     while sum(map(_watched, fleet.hosts)) > 1:  # noqa: ASYNC110 - the node tells nobody
         await asyncio.sleep(0.01)
     await one.ask("DELETE", at)
+    assert sum(map(_watched, fleet.hosts)) == 0
+
+
+async def test_watches_of_a_session_that_begin_at_once_are_bounded_too(
+    fleet: FleetHere, pair: tuple[Replica, Replica], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_files, "MAX_WATCHES", 2)
+    at = await pair[0].session()
+    files = pair[0].service.sessions.find(at.rpartition("/")[2]).files
+    begun = await asyncio.gather(*(files.watch(".") for _ in range(6)), return_exceptions=True)
+    refused = [result for result in begun if isinstance(result, BusyError)]
+    assert (len(refused), sum(map(_watched, fleet.hosts))) == (4, 2)
+    await pair[0].ask("DELETE", at)
     assert sum(map(_watched, fleet.hosts)) == 0
 
 
@@ -165,7 +178,7 @@ async def test_a_paused_session_on_a_fleet_does_not_run_until_the_next_call(
     paused = await two.ask("POST", f"{at}/pause")
     assert paused.status_code == 200, paused.text
     assert (paused.json()["state"], paused.json()["paused_as"]) == ("paused", "frozen")
-    (host,) = [one for one in fleet.hosts if one.facts()["sessions"]]
+    (host,) = [one for one in fleet.hosts if one.facts().sessions]
     (session,) = host._table._sessions
     usage = session.box._guest.lease.usage
     before = usage.cpu_seconds()
@@ -208,8 +221,8 @@ async def test_a_key_made_at_one_service_is_valid_at_the_others_until_it_is_revo
     two.service.fleet.keys._asked = float("-inf")
     known = await two.ask("GET", "/whoami", headers=own)
     assert known.status_code == 200, known.text
-    row = next(each for each in two.service.keys.list() if each["id"] == made["id"])
-    assert row["quota"]["sessions"] == 1
+    row = next(each for each in two.service.keys.list() if each.id == made["id"])
+    assert row.quota["sessions"] == 1
     assert (await two.ask("DELETE", f"/keys/{made['id']}")).status_code == 204
     await one.service.share_keys()
     assert (await one.ask("GET", "/whoami", headers=own)).status_code == 401
@@ -230,7 +243,7 @@ async def test_a_key_that_only_the_store_has_is_refused_unless_the_fleet_signed_
     await store.create("service/keys/0badcafe/key", signed)
     await store.create("service/keys/stray", b"")
     await one.service.share_keys()
-    assert [each["id"] for each in one.service.keys.list()] == [name.split("/")[2]]
+    assert [each.id for each in one.service.keys.list()] == [name.split("/")[2]]
     assert "service/keys/deadbeef/key is not a key of this fleet" in caplog.text
 
 

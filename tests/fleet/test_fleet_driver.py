@@ -139,7 +139,7 @@ async def test_a_drained_nodes_sessions_move(fleet: FleetHere) -> None:
     async with Fleet.connect() as client:
         assert (await client.drain("a"))["moved"] == 2
         assert [(await box.execute("x")).value for box in boxes] == [0, 1, 2, 3]
-        assert fleet.hosts[0].facts()["sessions"] == 0
+        assert fleet.hosts[0].facts().sessions == 0
         with pytest.raises(ConfigError, match=r"no node 'c': there are [ab], [ab]"):
             await client.drain("c")
     for box in boxes:
@@ -157,8 +157,8 @@ async def test_a_slow_move_holds_up_neither_other_nodes_nor_stuck_clients(
         return 0
 
     monkeypatch.setattr(fleet.driver, "_move_all", never)
-    for link in fleet.driver._router.links.values():
-        link.facts = {**link.facts, "draining": True}
+    for host in fleet.hosts:
+        await host.drain()  # as another driver does
     async with asyncio.timeout(30):
         while len(moves) < 2:  # noqa: ASYNC110 - the driver tells nobody
             await asyncio.sleep(0.05)
@@ -171,11 +171,11 @@ async def test_two_drains_of_one_node_move_its_sessions_once(
     left: list[str] = []
     for host in fleet.hosts:
 
-        async def leave(*asked: Any, host: Any = host) -> Any:
+        async def leave(*asked: Any, host: Any = host, leave: Any = host._leave) -> Any:
             left.append(host.name)
-            return await host._leave(*asked)
+            return await leave(*asked)
 
-        monkeypatch.setitem(host._methods, "leave", leave)
+        monkeypatch.setattr(host, "_leave", leave)
     box = await open_box()
     await box.execute("x = 1")
     (session,) = fleet.driver._sessions.values()
@@ -226,13 +226,20 @@ async def test_a_job_array_has_a_result_for_every_item(fleet: FleetHere) -> None
     assert seen[-1] == (4, 4)
 
 
+async def test_an_item_is_the_same_value_for_the_code_as_for_its_caller(fleet: FleetHere) -> None:
+    items = [(1, "a"), {2: {3}}, None, 1 << 80]
+    async with Fleet.connect() as client:
+        found = await client.map("repr(context)", items)
+    assert [one.result.value for one in found] == [repr(item) for item in items]
+
+
 async def test_a_client_that_goes_leaves_its_state_and_frees_its_place(fleet: FleetHere) -> None:
     box = await open_box(durability="periodic")
     await box.execute("x = 3")
     for client in list(fleet.driver._clients):
         client.peer.end("a client that died")
     async with asyncio.timeout(30):
-        while any(host.facts()["sessions"] for host in fleet.hosts):  # noqa: ASYNC110
+        while any(host.facts().sessions for host in fleet.hosts):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     async with Fleet.connect() as client:
         taken = await client.attach(box.session)

@@ -100,7 +100,7 @@ async def test_a_store_that_takes_no_record_is_said_and_leaves_no_session(
         refused = await one.ask("POST", "/sessions", json={})
         assert (refused.status_code, refused.json()["detail"]) == (503, "the store is full")
         assert one.service.sessions.idents == []
-        assert one.service.quotas.now(one.service.keys.list()[0]["id"])["sessions"] == 0
+        assert one.service.quotas.now(one.service.keys.list()[0].id).sessions == 0
 
 
 async def test_a_service_finds_a_driver_that_was_started_again(
@@ -157,7 +157,7 @@ async def test_a_service_whose_session_was_taken_over_can_change_nothing_in_it(
     at = await one.session()
     await one.run(at, "x = 1")
     record = await two.service.fleet.directory.find(at.rpartition("/")[2])
-    principal = two.service.keys.of_id(one.service.keys.list()[0]["id"])
+    principal = two.service.keys.of_id(one.service.keys.list()[0].id)
     await two.service.fleet._adopt(two.service, principal, record)
     assert await two.run(at, "x += 1; x") == 2
     late = await one.ask("POST", f"{at}/executions", json={"code": "x = 'stale'"})

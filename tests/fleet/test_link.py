@@ -1,67 +1,72 @@
-"""The connection between a driver and a node: proof of the secret, frames, silence, encryption."""
+"""The connection between a driver and a node: proof of the secret, messages, silence, encryption."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import socket
+import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("obstore", reason="the extra `ray` is not installed")
-
 from atoll.errors import BusyError, SandboxError
-from atoll.fleet import frames
 from atoll.fleet import link as links
-from atoll.fleet import peer as peers
-from atoll.fleet.link import HELLO, Link, Strangers, dial, tls
-from atoll.fleet.peer import CROWDED, LinkLostError
-from atoll.rpc.connection import Reply
+from atoll.fleet.link import HELLO, LinkLostError, NodeListener, dial, peer_options
+from atoll.guest.shared import rpc
+from atoll.rpc import blobs, connection, transports
+from atoll.rpc.connection import HIGH_WATER, Peer, PeerOptions, Reply
 from atoll.rpc.passed_fds import PassedFds
-from atoll.sandbox.wire import blobs
 
 SECRET = b"s" * 32
+LARGE = transports.CHUNK
 
 
 async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
     if method == "wait":
         await asyncio.sleep(3600)
     if method == "large":
-        return Reply("x" * 2000)
-    data = [blobs.read(fd) for fd in fds.hand_over()]
-    return Reply({**params, "sizes": [len(one) for one in data]}, PassedFds(map(blobs.write, data)))
+        return Reply("x" * (1 << 20))
+    data = [bytes(fds.take_bytes()) for _ in range(len(fds))]
+    return Reply({**params, "sizes": [len(one) for one in data]}, PassedFds(data))
 
 
 class Node:
-    """A listening end; `ended` has why its links ended."""
+    """A listening end; `ended` has why its connections ended."""
 
-    def __init__(self) -> None:
-        self.links: list[Link] = []
+    def __init__(self, options: PeerOptions | None = None) -> None:
+        self.peers: list[Peer] = []
         self.ended: list[str] = []
-        self.port = 0
+        self.options = options or peer_options("the driver")
+        self.listener = NodeListener(SECRET, self.welcome)
+        self.port = self.listener.start("127.0.0.1")
 
-    def welcome(self) -> Link:
-        link = Link(SECRET, serve, print, lambda _link, why: self.ended.append(why), dials=False)
-        self.links.append(link)
-        return link
+    def welcome(self, sock: socket.socket) -> None:
+        self.peers.append(Peer(sock, serve, print, self.ended.append, self.options))
 
-    async def connect(self, secret: bytes = SECRET, **options: Any) -> Link:
-        link = Link(
-            secret, serve, options.get("hear", print), lambda *_: None, dials=True, name="n"
-        )
-        await dial(("127.0.0.1", self.port), link)
-        return link
+    async def connect(self, secret: bytes = SECRET, hear: Any = print, **options: Any) -> Peer:
+        count = len(self.peers)
+        sock = await dial(("127.0.0.1", self.port), secret)
+        chosen = replace(peer_options("the node n"), **options)
+        made = Peer(sock, serve, hear, lambda _why: None, chosen)
+        await until(lambda: len(self.peers) > count)
+        return made
 
     async def until_ended(self) -> str:
-        async with asyncio.timeout(20):
-            while not self.ended:  # noqa: ASYNC110 - it is told by a callback
-                await asyncio.sleep(0.01)
+        await until(lambda: self.ended)
         return self.ended[0]
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not true():  # noqa: ASYNC110 - no callback tells it
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -71,78 +76,85 @@ async def node() -> AsyncIterator[Node]:
 
 
 @contextlib.asynccontextmanager
-async def listening() -> AsyncIterator[Node]:
-    made = Node()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(made.welcome, "127.0.0.1", 0, ssl=tls(server=True))
-    made.port = server.sockets[0].getsockname()[1]
+async def listening(options: PeerOptions | None = None) -> AsyncIterator[Node]:
+    made = Node(options)
     try:
         yield made
     finally:
-        server.close()
-        for link in made.links:
-            link.end("over")
+        made.listener.close()
+        for peer in made.peers:
+            peer.end("over")
 
 
 async def test_requests_and_bytes_cross_both_ways(node: Node) -> None:
-    link = await node.connect()
+    peer = await node.connect()
     data = [b"", os.urandom(3 << 20), b"\0"]
-    reply = await link.peer.call(
-        "any", {"text": "\ud800 ü", "n": [1, None]}, [*map(blobs.write, data)]
-    )
-    assert reply.value == {"text": "\ud800 ü", "n": [1, None], "sizes": [0, 3 << 20, 1]}
-    assert [blobs.read(fd) for fd in reply.passed_fds.hand_over()] == data
-    back = await node.links[0].peer.call("any", {"x": 1})
+    for items in (data, [*map(blobs.write, data)]):
+        reply = await peer.call("any", {"text": "\ud800 ü", "n": [1, None]}, items)
+        assert reply.value == {"text": "\ud800 ü", "n": [1, None], "sizes": [0, 3 << 20, 1]}
+        assert [reply.passed_fds.take_bytes() for _ in data] == data
+    back = await node.peers[0].call("any", {"x": 1})
     assert back.value["x"] == 1
-    many = await asyncio.gather(*(link.peer.call("any", {"n": n}) for n in range(200)))
-    assert [one.value["n"] for one in many] == list(range(200))
+    many = await asyncio.gather(*(peer.call("any", {"n": n}, [b"%d" % n]) for n in range(200)))
+    assert [(one.value["n"], bytes(one.passed_fds.take_bytes())) for one in many] == [
+        (n, b"%d" % n) for n in range(200)
+    ]
+    peer.end("over")
 
 
-def test_frames_are_found_however_they_are_cut_and_large_bytes_are_not_copied() -> None:
-    large = b"l" * frames.LARGE
-    sent: list[tuple[int, list[bytes]]] = [(1, [b"small"]), (2, [large, b"", b"x"]), (3, [])]
-    stream = b"".join(part for n, data in sent for part in frames.encode({"n": n}, data))
-    for step in (7, 70_000, len(stream)):
-        received, found = bytearray(), []
-        for at in range(0, len(stream), step):
-            received += stream[at : at + step]
-            while (one := frames.take(received)) is not None:
-                message, received = one
-                found.append(message)
-        assert [(one["n"], [bytes(data) for data in one["blobs"]]) for one in found] == sent
-        assert isinstance(found[1]["blobs"][0], memoryview)
-        assert not received
+async def test_bytes_that_came_are_a_descriptor_for_what_wants_one(node: Node) -> None:
+    peer = await node.connect()
+    reply = await peer.call("any", {}, [b"some"])
+    assert blobs.read(reply.passed_fds.take()) == b"some"
+    peer.end("over")
 
 
-@pytest.mark.parametrize("step", [1000, frames.LARGE, 1 << 20])
-async def test_a_large_message_is_received_in_its_place_and_others_around_it_are_found(
-    step: int,
-) -> None:
+@pytest.mark.parametrize("step", [1, 7, 1000, 70_000, 1 << 20])
+async def test_messages_and_bytes_are_found_however_they_are_cut(step: int) -> None:
+    ours, theirs = tcp_pair()
     heard: list[Any] = []
-    link = Link(SECRET, serve, lambda *told: heard.append(told), lambda *_: None, dials=False)
-    link.ready.set_result(None)
-    sent = [("small", {"n": 1}), ("large", {"text": "l" * 300_000}), ("small", {"n": 2})]
-    parts = [frames.encode({"method": name, "params": params})[0] for name, params in sent]
-    stream, most_room = memoryview(b"".join(parts)), 0
-    while stream:
-        room = link.get_buffer(-1)
-        most_room, count = max(most_room, len(room)), min(step, len(room), len(stream))
-        room[:count] = stream[:count]
-        link.buffer_updated(count)  # `room` is still known here, as in asyncio
-        stream = stream[count:]
-    assert heard == sent
-    assert most_room > 2 * frames.LARGE
-    link.end("over")
+    peer = Peer(ours, serve, lambda *told: heard.append(told), print)
+    large = os.urandom(LARGE if step < 7 else 5 * LARGE)
+    sent: list[tuple[int, list[bytes]]] = [(1, [b"small"]), (2, [large, b"", b"\0\n"]), (3, [])]
+    stream = b""
+    for n, items in sent:
+        line = rpc.request(str(n), "any", {"n": n, "fds": len(items)} if items else {"n": n})
+        stream += b"".join(bytes(part) for part, _ in peer._transport.pack(line, items))
+        stream += rpc.notification("told", {"n": n})
+    write, loop = memoryview(stream), asyncio.get_running_loop()
+    for at in range(0, len(stream), step):
+        await loop.sock_sendall(theirs, write[at : at + step])
+        if step >= 7:
+            await asyncio.sleep(0)
+    await until(lambda: len(heard) == 3)
+    assert [told[1]["n"] for told in heard] == [1, 2, 3]
+    other = Peer(theirs, serve, print, print)
+    replies = {}
+    other._settle = lambda message: replies.update({message["id"]: message})  # type: ignore[method-assign]
+    await until(lambda: len(replies) == 3)
+    sizes = {ident: message["result"]["sizes"] for ident, message in replies.items()}
+    assert sizes == {str(n): [len(one) for one in items] for n, items in sent}
+    peer.end("over")
+    other.end("over")
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    theirs.setblocking(False)
+    return ours, theirs
 
 
 async def test_a_driver_without_the_secret_is_refused(node: Node) -> None:
-    with pytest.raises(ConnectionError):
-        await node.connect(b"t" * 32)
-    assert not node.links[0].ready.done() or node.links[0].ready.exception()
+    with pytest.raises(ConnectionError, match="does not know the secret"):
+        await dial(("127.0.0.1", node.port), b"t" * 32)
+    await until(lambda: not node.listener._strangers)
+    assert not node.peers
 
 
 async def test_a_node_without_the_secret_is_not_spoken_to() -> None:
-    """Whoever took the node's port over learns nothing but a nonce."""
+    """A process that took the node's port over learns nothing but a nonce."""
     heard = bytearray()
 
     class Liar(asyncio.Protocol):
@@ -154,10 +166,9 @@ async def test_a_node_without_the_secret_is_not_spoken_to() -> None:
             self.transport.write(b"z" * 64)
 
     server = await asyncio.get_running_loop().create_server(Liar, "127.0.0.1", 0)
-    node = Node()
-    node.port = server.sockets[0].getsockname()[1]
-    with pytest.raises(ConnectionError, match="broke the protocol"):
-        await node.connect()
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(ConnectionError, match="does not know the secret"):
+        await dial(("127.0.0.1", port), SECRET)
     assert len(heard) == len(HELLO) + 32
     server.close()
 
@@ -166,10 +177,10 @@ async def test_a_node_without_the_secret_is_not_spoken_to() -> None:
 async def test_what_is_no_driver_is_cut_off(node: Node, sent: bytes) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
     writer.write(sent)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(5):  # before the handshake would have taken too long
         with contextlib.suppress(ConnectionError):
             await reader.read()
-    assert "broke the protocol" in await node.until_ended()
+    assert not node.peers
     writer.close()
 
 
@@ -177,198 +188,184 @@ async def test_a_connection_that_says_nothing_is_cut_off(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(links, "HANDSHAKE_SECONDS", 0.2)
-    _, writer = await asyncio.open_connection("127.0.0.1", node.port)
-    assert await node.until_ended() == "no handshake in time"
+    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    async with asyncio.timeout(20):
+        assert await reader.read() == b""
     writer.close()
 
 
 async def test_calls_fail_when_the_other_end_goes_and_its_requests_are_cancelled(
     node: Node,
 ) -> None:
-    link = await node.connect()
-    waiting = asyncio.ensure_future(link.peer.call("wait", {}))
-    await link.peer.call("any", {})
-    node.links[0].end("power cut")
-    with pytest.raises(LinkLostError, match="the node n was lost: the connection"):
+    peer = await node.connect()
+    waiting = asyncio.ensure_future(peer.call("wait", {}))
+    await peer.call("any", {})
+    node.peers[0].end("power cut")
+    with pytest.raises(LinkLostError, match="the node n has gone"):
         await waiting
-    with pytest.raises(LinkLostError):
-        await link.peer.call("any", {})
+    with pytest.raises(LinkLostError, match="the connection to the node n has ended: the node n"):
+        await peer.call("any", {})
 
 
-async def test_an_end_that_is_silent_is_given_up_and_one_that_lives_is_not(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in (("BEAT", 0.02), ("KEEP", 0.05)):
-        monkeypatch.setattr(links, f"{name}_SECONDS", seconds)
-    heard: list[str] = []
-    link = await node.connect(hear=lambda method, _params: heard.append(method))
-    async with asyncio.timeout(20):
-        while len(heard) < 5:  # noqa: ASYNC110 - nothing else is said
-            await asyncio.sleep(0.01)
-    assert set(heard) == {"alive"}
-    assert not link.peer.ended
-    monkeypatch.setattr(node.links[0].peer, "notify", lambda *_: None)
-    monkeypatch.setattr(links, "SILENT_SECONDS", 0.5)
-    async with asyncio.timeout(20):
-        while not link.peer.ended:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    assert "the node n was lost: it has been silent for" in link.peer.ended
+async def test_an_end_that_is_silent_is_given_up_and_one_that_lives_is_not() -> None:
+    async with listening(replace(peer_options("the driver"), silent_seconds=None)) as node:
+        peer = await node.connect(silent_seconds=3.0)  # in which a busy machine answers too
+        answered = []
+        for _ in range(3):
+            await until(lambda: peer.heard not in answered)
+            answered.append(peer.heard)
+        assert not peer.ended
+        pause_reading(node.peers[0])
+        await until(lambda: peer.ended)
+        assert "the node n has not answered for" in str(peer._ended)
 
 
 async def test_a_message_that_is_too_large_is_an_error_and_no_end(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    link = await node.connect()
-    monkeypatch.setattr(frames, "MOST_BYTES", 2000)
-    with pytest.raises(SandboxError, match="a message may have 2,000 bytes"):
-        await link.peer.call("any", {"x": "x" * 2000})
-    with pytest.raises(SandboxError, match="a message may have 2,000 bytes"):
-        await link.peer.call("large", {})
+    peer = await node.connect()
+    monkeypatch.setattr(rpc, "MAX_MESSAGE_BYTES", 200_000)
+    monkeypatch.setattr(transports, "MAX_BLOB_BYTES", 2000)
+    with pytest.raises(rpc.MessageTooLargeError, match="the limit is 200,000"):
+        await peer.call("any", {"x": "x" * 200_000})
+    with pytest.raises(SandboxError, match="the limit is 200,000"):
+        await peer.call("large", {})
+    with pytest.raises(SandboxError, match="at most 2,000 may be"):
+        await peer.call("any", {}, [b"x" * 2001])
     monkeypatch.undo()
-    assert (await link.peer.call("any", {})).value == {"sizes": []}
+    assert (await peer.call("any", {})).value == {"sizes": []}
+    peer.end("over")
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not true():  # noqa: ASYNC110 - no callback tells it
-            await asyncio.sleep(0.01)
-
-
-def unsent(link: Link) -> int:
-    assert link._transport is not None
-    return link._transport.get_write_buffer_size() + sum(map(len, link.peer._outgoing))
+def pause_reading(peer: Peer) -> None:
+    peer._loop.remove_reader(peer._socket.fileno())
 
 
 async def test_calls_wait_for_an_end_that_does_not_read(node: Node) -> None:
-    link = await node.connect()
-    await until(lambda: node.links)
-    node.links[0]._transport.pause_reading()  # type: ignore[union-attr]
+    peer = await node.connect()
+    pause_reading(node.peers[0])
     text = "x" * (1 << 20)
-    calls = [asyncio.ensure_future(link.peer.call("any", {"text": text})) for _ in range(100)]
-    await until(lambda: unsent(link) > CROWDED)
+    calls = [asyncio.ensure_future(peer.call("any", {"text": text})) for _ in range(100)]
+    await until(lambda: peer._outbox.size > HIGH_WATER)
     for _ in range(50):
         await asyncio.sleep(0)
-        assert unsent(link) < 2 * CROWDED
-    node.links[0]._transport.resume_reading()  # type: ignore[union-attr]
+        assert peer._outbox.size < 2 * HIGH_WATER
+    node.peers[0]._read_on()
     assert len(await asyncio.gather(*calls)) == 100
+    peer.end("over")
 
 
-async def test_replies_wait_for_an_end_that_does_not_read(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = await node.connect()
-    await link.peer.call("any", {})
-    other = node.links[0]
-    link._transport.pause_reading()  # type: ignore[union-attr]
-
-    async def large(_method: str, _params: dict[str, Any], _fds: PassedFds) -> Reply:
-        return Reply("x" * (1 << 20))
-
-    monkeypatch.setattr(other.peer, "_serve", large)
-    calls = [asyncio.ensure_future(link.peer.call("any", {})) for _ in range(100)]
-    await until(lambda: unsent(other) > CROWDED)
+async def test_replies_wait_for_an_end_that_does_not_read(node: Node) -> None:
+    peer = await node.connect()
+    await peer.call("any", {})
+    other = node.peers[0]
+    pause_reading(peer)
+    calls = [asyncio.ensure_future(peer.call("large", {})) for _ in range(100)]
+    await until(lambda: other._outbox.size > HIGH_WATER)
     for _ in range(50):
         await asyncio.sleep(0)
-        assert unsent(other) < 2 * CROWDED
-    link._transport.resume_reading()  # type: ignore[union-attr]
+        assert other._outbox.size < 2 * HIGH_WATER
+    peer._read_on()
     assert len(await asyncio.gather(*calls)) == 100
+    peer.end("over")
 
 
-async def test_notifications_that_nobody_reads_end_the_link(
+async def test_notifications_that_nobody_reads_end_the_connection(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "MAX_UNREAD", 4 << 20)
-    link = await node.connect()
-    await until(lambda: node.links)
-    node.links[0]._transport.pause_reading()  # type: ignore[union-attr]
+    monkeypatch.setattr(connection, "MAX_UNREAD", 4 << 20)
+    peer = await node.connect()
+    pause_reading(node.peers[0])
     for _ in range(200):
-        link.peer.notify("output", {"text": "x" * (1 << 20)})
+        peer.notify("output", {"text": "x" * (1 << 20)})
         await asyncio.sleep(0)
-        if link.peer.ended:
+        if peer.ended:
             break
-    assert "it does not read what it is sent" in link.peer.ended
-    assert unsent(link) < 200 << 20
+    assert "the node n does not read what it is sent" in str(peer._ended)
+
+
+async def test_a_large_message_that_is_on_its_way_is_no_flood(node: Node) -> None:
+    peer = await node.connect()
+    pause_reading(node.peers[0])
+    call = asyncio.ensure_future(peer.call("any", {}, [bytes(connection.MAX_UNREAD + 1)]))
+    await until(lambda: peer._outbox.size > HIGH_WATER)
+    for _ in range(5):
+        peer.notify("output", {})
+        await asyncio.sleep(0)
+    node.peers[0]._read_on()
+    assert (await call).value == {"sizes": [connection.MAX_UNREAD + 1]}
+    peer.end("over")
 
 
 async def test_a_call_that_is_cancelled_while_it_waits_leaks_nothing(node: Node) -> None:
-    link = await node.connect()
-    link.peer.crowd(crowded=True)
+    peer = await node.connect()
+    peer._outbox._has_room.clear()
     fd = blobs.write(b"bytes")
-    call = asyncio.ensure_future(link.peer.call("any", {}, [fd]))
+    call = asyncio.ensure_future(peer.call("any", {}, [fd]))
     await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+    peer.end("over")
 
 
-async def test_more_requests_than_can_run_are_refused(
+async def test_more_requests_than_can_run_are_refused() -> None:
+    async with listening(replace(peer_options("the driver"), max_calls=5)) as node:
+        peer = await node.connect()
+        waiting = [asyncio.ensure_future(peer.call("wait", {})) for _ in range(5)]
+        await until(lambda: len(node.peers[0].calls) == 5)
+        with pytest.raises(BusyError, match="the limit is 5"):
+            await peer.call("any", {})
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await until(lambda: not node.peers[0].calls)
+        assert (await peer.call("any", {"x": 1})).value["x"] == 1
+        peer.end("over")
+
+
+async def test_strangers_do_not_keep_drivers_out(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "MOST_CALLS", 5)
-    link = await node.connect()
-    waiting = [asyncio.ensure_future(link.peer.call("wait", {})) for _ in range(5)]
-    await until(lambda: len(node.links[0].peer._running) == 5)
-    with pytest.raises(BusyError, match="more than 5 calls"):
-        await link.peer.call("any", {})
-    for call in waiting:
-        call.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    await until(lambda: not node.links[0].peer._running)
-    assert (await link.peer.call("any", {"x": 1})).value["x"] == 1
-
-
-async def test_strangers_do_not_keep_drivers_out() -> None:
-    strangers = Strangers(8)
-    async with listening() as node:
-        welcome, ended = node.welcome, node.ended
-
-        def count() -> Link:
-            link = welcome()
-            strangers.add(link)
-            return link
-
-        server = await asyncio.get_running_loop().create_server(count, "127.0.0.1", 0)
-        node.port = server.sockets[0].getsockname()[1]
-        opened = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(20)]
-        await until(lambda: len(ended) == 12)
-        assert set(ended) == {"too many connections without a proof"}
-        links_made = [await node.connect() for _ in range(12)]
-        assert all([(await one.peer.call("any", {"x": 1})).value["x"] == 1 for one in links_made])
-        for _, writer in opened:
-            writer.close()
-        for one in links_made:
-            one.end("over")
-        server.close()
-
-
-async def test_a_stranger_costs_little_memory() -> None:
-    link = Link(SECRET, serve, print, lambda *_: None, dials=False)
-    assert len(link.get_buffer(-1)) <= links.HANDSHAKE_BYTES
-    link.end("over")
+    monkeypatch.setattr(links, "MAX_STRANGERS", 8)
+    opened = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(20)]
+    async with asyncio.timeout(5):  # long before the handshakes would have taken too long
+        assert [await reader.read() for reader, _ in opened[:12]] == [b""] * 12
+    made = [await node.connect() for _ in range(12)]
+    assert all([(await one.call("any", {"x": 1})).value["x"] == 1 for one in made])
+    for _, writer in opened:
+        writer.close()
+    for one in made:
+        one.end("over")
 
 
 @pytest.mark.parametrize(
-    "frame",
+    "sent",
     [
-        struct.pack(">II", 2, 1 << 27) + b"{}",
-        struct.pack(">II", frames.MOST_BYTES + 1, 0),
-        struct.pack(">IIQ", 2, 1, frames.MOST_BYTES),
-        struct.pack(">IIQ", 2, 1, 1 << 63),
-        struct.pack(">II", 200_000, 0) + b"[" * 200_000,
-        struct.pack(">II", 2, 0) + b"[]",
-        struct.pack(">II", 4, 0) + b"nope",
-        struct.pack(">II", 13, 0) + b'{"cancel":{}}',
+        struct.pack(">BQ", 0, blobs.MAX_BLOB_BYTES + 1),
+        struct.pack(">BQ", 0, 1 << 63),
+        struct.pack(">BQ", 0, 0) * (transports.MAX_FDS + 1) + rpc.notification("x", {}),
+        b'{"a' + struct.pack(">BQ", 0, 1),
+        b"[" * 200_000 + b"\n",
+        b"[]\n",
+        b"nope\n",
+        rpc.request("1", "any", {"fds": 1}),
+        rpc.request("1", "any", {"fds": -1}),
+        rpc.request("1", "any", {"fds": [1]}),
+        b"x" * (rpc.MAX_MESSAGE_BYTES + 1),
     ],
+    ids=range(11),
 )
-async def test_a_hostile_frame_ends_the_link_and_nothing_else(node: Node, frame: bytes) -> None:
-    link = await node.connect()
-    await link.peer.call("any", {})
-    assert link._transport is not None
-    link._transport.write(frame)
-    assert "broke the protocol" in await node.until_ended()
-    assert (await (await node.connect()).peer.call("any", {"x": 1})).value["x"] == 1
+async def test_a_hostile_message_ends_the_connection_and_nothing_else(
+    node: Node, sent: bytes
+) -> None:
+    peer = await node.connect()
+    await peer.call("any", {})
+    peer._outbox.put(sent, [])
+    assert "the driver broke the protocol" in await node.until_ended()
+    assert (await (await node.connect()).call("any", {"x": 1})).value["x"] == 1
 
 
 @pytest.fixture
@@ -382,12 +379,15 @@ def certificates(tmp_path: Path) -> Callable[[], dict[str, str]]:
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
         subprocess.run(
             [*command, "-subj", "/CN=fleet", "-keyout", str(key), "-out", str(cert)],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+        )
         return {
-            "RAY_USE_TLS": "1", "RAY_TLS_SERVER_CERT": str(cert), "RAY_TLS_SERVER_KEY": str(key),
+            "RAY_USE_TLS": "1",
+            "RAY_TLS_SERVER_CERT": str(cert),
+            "RAY_TLS_SERVER_KEY": str(key),
             "RAY_TLS_CA_CERT": str(cert),
-        }  # fmt: skip
+        }
 
     return make
 
@@ -398,12 +398,16 @@ async def test_with_rays_tls_the_connection_is_encrypted_and_strangers_are_refus
     for name, value in certificates().items():
         monkeypatch.setenv(name, value)
     async with listening() as node:
-        link = await node.connect()
-        assert (await link.peer.call("any", {"x": 1})).value["x"] == 1
-        assert link._transport is not None
-        assert link._transport.get_extra_info("cipher")
-        link.end("over")
+        peer = await node.connect()
+        data = os.urandom(3 << 20)
+        reply = await peer.call("any", {"x": 1}, [data, b"y"])
+        assert (reply.value["x"], reply.passed_fds.take_bytes()) == (1, data)
+        many = await asyncio.gather(*(peer.call("large", {}) for _ in range(20)))
+        assert len(many) == 20
+        assert isinstance(peer._socket, ssl.SSLSocket)
+        assert peer._socket.cipher()
+        peer.end("over")
         for name, value in certificates().items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
             await node.connect()

@@ -160,7 +160,7 @@ def test_a_name_that_is_no_sessions_is_refused(tmp_path: Path) -> None:
     [
         ("relative/folder", "must be an absolute path"),
         ("memory://", "lost with its process"),
-        ("ftp://host/x", "is no store"),
+        ("ftp://host/x", "is not a store"),
         ("/proc/none/x", "cannot be made"),
     ],
 )

@@ -16,9 +16,8 @@ import atoll
 from atoll.aio import create_sandbox
 from atoll.errors import ConfigError, FleetError, SandboxLostError
 from atoll.fleet import log as logs
-from atoll.fleet.client import Fleet
+from atoll.fleet.client import Fleet, RaySandbox
 from atoll.fleet.log import SessionLog
-from atoll.fleet.sandbox import RaySandbox
 from atoll.fleet.store import Store
 from bench.local_fleet import LocalFleet, family
 

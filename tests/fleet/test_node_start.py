@@ -55,8 +55,8 @@ async def test_a_start_that_fails_leaves_nothing_behind(
         assert not host._watching
         assert not [one for one in os.listdir(tmp_path / "tmp") if one.startswith("atoll-node-")]
     host._address = "127.0.0.1"
-    facts = await host.start()
-    _, writer = await asyncio.open_connection("127.0.0.1", facts["port"])
+    address = await host.start()
+    _, writer = await asyncio.open_connection("127.0.0.1", address.port)
     writer.close()
     await host.close()
     assert made["pool"][-1] == made["store"][-1] == "closed"

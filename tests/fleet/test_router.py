@@ -12,6 +12,7 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from atoll.errors import BusyError
 from atoll.fleet import cluster
 from atoll.fleet.cluster import NodeRow
+from atoll.fleet.messages import NodeFacts
 from atoll.fleet.router import DriverLink, Router
 from atoll.fleet.settings import FleetSettings
 
@@ -25,9 +26,8 @@ def router(tier: str | None = None, **nodes: dict[str, Any]) -> Router:
     made = Router(FleetSettings(store="/s", tier=tier), unused, unused, unused)
     for name, told in nodes.items():
         link = DriverLink(NodeRow(ident=name, name=name, address="x"), None, unused, unused, unused)
-        facts = {"capacity": 100, "contexts": [], "tiers": {}, "sessions": 0, "draining": False}
-        link.facts = {**facts, **told}
-        link.own = link.facts["sessions"]
+        link.facts = NodeFacts(**{"capacity": 100, "contexts": [], "tiers": {}, **told})
+        link.own = link.facts.sessions
         made.links[name] = link
     return made
 

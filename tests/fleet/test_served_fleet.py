@@ -22,7 +22,7 @@ import httpx2
 from atoll.fleet.log import END, SessionLog
 from atoll.fleet.store import Store
 from atoll.service.access.keys import Keys
-from atoll.service.storage.database import Ledger
+from atoll.service.storage.database import Database
 from bench.local_fleet import LocalFleet, free_port
 
 pytestmark = pytest.mark.timeout(400)
@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 120
 @pytest.fixture
 def key(tmp_path: Path) -> str:
     """A key that was made for the first service: the second finds it in the fleet's store."""
-    with contextlib.closing(Ledger(tmp_path / "1")) as ledger:
+    with contextlib.closing(Database(tmp_path / "1")) as ledger:
         return Keys(ledger).add("test")
 
 

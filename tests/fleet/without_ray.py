@@ -48,10 +48,10 @@ class Actor:
     def die(self) -> None:
         """Answer nothing any more, as a machine without power; nothing is saved."""
         self.dead = True
-        links, self._host._links = list(self._host._links), {}
-        self._host._server.close()
-        for link in links:
-            link.end("dead")
+        drivers, self._host._drivers = list(self._host._drivers), {}
+        self._host._listener.close()
+        for driver in drivers:
+            driver.end("dead")
         for task in list(self._calls):
             task.cancel("dead")
 

@@ -10,11 +10,11 @@ import pytest
 
 CRAWL = """
 import builtins, contextlib, io, json, os, subprocess, types
-from atoll.backends.restricted import made
+from atoll.backends.restricted import checked_stdlib
 from atoll.backends.restricted.repl import RestrictedRepl
 from atoll.sandbox.guard import offered, words
 
-made.mend_library()
+checked_stdlib.mend_library()
 repl = RestrictedRepl(contextlib.nullcontext)
 load = repl.builtins[".load"]
 hidden = (types.ModuleType, types.FrameType, types.CodeType, io.FileIO, io.TextIOWrapper)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import atoll
 from atoll import Capability, ExecutionPolicy, Isolation
 from atoll.backends import registry
+from atoll.jail.measure import probe
+from atoll.jail.supervisor import client
+from atoll.launch import guest_handle
 
 
 def gone(pid: int) -> bool:
@@ -23,17 +30,55 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def worker_of(box: atoll.SyncSandbox) -> int:
-    return int(box.inner._guest.lease.pid)  # type: ignore[attr-defined]
+WORKERS = """
+from pathlib import Path
+
+def workers(root):
+    found, queue = set(), [str(root)]
+    while queue:
+        pid = queue.pop()
+        try:
+            if b"restricted." + b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(int(pid))
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                queue += (thread / "children").read_text().split()
+        except OSError:
+            continue
+    return found
+"""
+"""Finds the workers among a process's children, and theirs."""
+_space: dict[str, Any] = {}
+exec(WORKERS, _space)
 
 
-def test_it_says_how_weak_it_is(kept):
+@contextlib.contextmanager
+def opened(**options: Any) -> Iterator[tuple[atoll.SyncSandbox, int]]:
+    """A sandbox and the pid of its worker."""
+    before = _space["workers"](os.getpid())
+    with atoll.create_sandbox(backend="restricted", **options) as box:
+        (pid,) = _space["workers"](os.getpid()) - before
+        yield box, pid
+
+
+def test_it_runs_in_a_jail_where_there_is_one():
+    with opened() as (box, pid):
+        measured = asyncio.run(probe.host()).level
+        assert box.isolation is measured
+        assert box.execute("1").isolation is measured
+        if measured >= Isolation.JAILED:
+            assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+            assert Path(f"/proc/{pid}/mountinfo").read_text() == ""
+            assert "/opt/atoll" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def test_it_says_how_weak_it_is_where_there_is_none(kept):
     assert kept.isolation is Isolation.GUARDED
     assert kept.execute("1").isolation is Isolation.GUARDED
     lacking = {Capability.FILES, Capability.WORKSPACE, Capability.SHELL, Capability.IMPORTS}
     assert not lacking & kept.capabilities
 
 
+@pytest.mark.usefixtures("no_jail")
 def test_auto_takes_it_last_and_only_if_so_little_is_asked_for(monkeypatch):
     assert registry.AUTO_ORDER[-1] == "restricted"
     monkeypatch.setattr(registry, "AUTO_ORDER", ("restricted",))
@@ -45,6 +90,7 @@ def test_auto_takes_it_last_and_only_if_so_little_is_asked_for(monkeypatch):
         assert box.backend == "restricted"
 
 
+@pytest.mark.usefixtures("no_jail")
 def test_more_isolation_than_it_has_is_refused():
     with pytest.raises(atoll.IsolationError, match="jailed was asked for, and it is only guarded"):
         atoll.create_sandbox(backend="restricted", min_isolation="jailed")
@@ -96,17 +142,14 @@ def test_code_may_catch_a_refusal(kept):
     assert "the private attribute _os" in kept.execute(code).stdout
 
 
+@pytest.mark.usefixtures("no_jail")
 def test_the_environment_of_the_host_is_not_in_the_worker(monkeypatch):
     monkeypatch.setenv("SECRET_OF_MINE", "value")
-    with atoll.create_sandbox(backend="restricted") as box:
-        pid = worker_of(box)
-        names = {line.partition(b"=")[0] for line in _environ(pid)}
-        assert names <= {b"LANG", b"OMP_NUM_THREADS", b"OPENBLAS_NUM_THREADS", b"LD_LIBRARY_PATH"}
+    with opened() as (_, pid):
+        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"OMP_NUM_THREADS=1" in environ
+        assert b"SECRET_OF_MINE" not in environ
     assert gone(pid)
-
-
-def _environ(pid: int) -> list[bytes]:
-    return [line for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") if line]
 
 
 @pytest.mark.spec("R4.20")
@@ -116,20 +159,21 @@ def _environ(pid: int) -> list[bytes]:
     ids=["regex", "in C"],
 )
 def test_what_checks_no_signal_is_killed_at_the_deadline(code):
-    with atoll.create_sandbox(backend="restricted") as box:
-        first = worker_of(box)
+    with opened() as (box, first):
+        others = _space["workers"](os.getpid()) - {first}
         result = box.execute(code, timeout_ms=300)
         assert result.kind == "timeout"
         assert box.execute("1").value == 1
-        assert worker_of(box) == first or gone(first)
+        assert len(_space["workers"](os.getpid()) - others) == 1, "the first has gone"
 
 
 @pytest.mark.spec("R4.20")
 def test_a_host_that_dies_takes_a_spinning_worker_with_it():
     code = (
+        f"{WORKERS}\n"
         "import atoll, os, threading\n"
         "box = atoll.create_sandbox(backend='restricted', on_llm_query=lambda p: 'x')\n"
-        "print(box.inner._guest.lease.pid, flush=True)\n"
+        "print(*workers(os.getpid()), flush=True)\n"
         "threading.Timer(0.5, os._exit, (0,)).start()\n"
         "box.execute('sum(range(10 ** 14))')"
     )
@@ -155,15 +199,38 @@ def test_memory_is_limited():
         assert box.execute("len(b'a' * (20 << 20))").value == 20 << 20
 
 
-def test_the_kernel_stands_behind_the_guard_where_it_can(kept):
+@pytest.mark.usefixtures("no_jail")
+def test_the_kernel_stands_behind_the_guard_where_it_can():
     """Not promised, and seen here: no new privileges, a filter of system calls."""
-    status = Path(f"/proc/{worker_of(kept)}/status").read_text()
-    assert "NoNewPrivs:\t1" in status
-    assert "Seccomp:\t2" in status
+    with opened() as (_, pid):
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "NoNewPrivs:\t1" in status
+        assert "Seccomp:\t2" in status
 
 
-def test_the_worker_ends_before_the_host_when_memory_runs_out(kept):
-    assert Path(f"/proc/{worker_of(kept)}/oom_score_adj").read_text() == "1000\n"
+@pytest.mark.usefixtures("no_jail")
+def test_it_starts_where_the_kernel_can_confine_nothing(monkeypatch, request):
+    weak = (
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "import atoll.jail.walls.syscalls as s\n"
+        "def no(*_, **__): raise OSError(38, 'no')\n"
+        "s.landlock_version = lambda: 0\n"
+        "s.install_filter = no\n"
+    )
+    monkeypatch.setattr(client, "_BOOT", weak + client._BOOT)
+    other = client.SupervisorClient()
+    request.addfinalizer(other.stop)
+    monkeypatch.setattr(guest_handle, "supervisor", other)
+    monkeypatch.setattr(client, "supervisor", other)
+    with opened(context="c" * 100_000) as (box, pid):
+        assert "Seccomp:\t0" in Path(f"/proc/{pid}/status").read_text()
+        assert box.execute("len(context)").value == 100_000
+        assert box.execute("import random\nrandom._os").error_type == "GuardError"
+
+
+def test_the_worker_ends_before_the_host_when_memory_runs_out():
+    with opened() as (_, pid):
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
 
 
 @pytest.mark.spec("R4.2")

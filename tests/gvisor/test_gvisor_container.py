@@ -16,7 +16,7 @@ import atoll
 from atoll.backends.gvisor import launch
 from atoll.guest.core import relay
 from atoll.jail.measure import cgroup, meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.jail.walls.loopback import PROXY_ADDRESS
 
 pytestmark = pytest.mark.usefixtures("gvisor_here")
@@ -151,7 +151,7 @@ HOST = """
 import sys, atoll
 box = atoll.create_sandbox(backend="gvisor")
 box.execute("import subprocess; subprocess.Popen(['sleep', '4242'])")
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 print(supervisor.pid, flush=True)
 sys.stdin.read()
 """

@@ -8,7 +8,7 @@ import sys
 import pytest
 from jupyter_client.manager import KernelManager
 
-from atoll.integrations import kernel_spec
+from atoll.integrations import jupyter_kernel
 
 SECONDS = 60
 
@@ -16,7 +16,7 @@ SECONDS = 60
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jupyter")
-    installed = kernel_spec.install(prefix=folder)
+    installed = jupyter_kernel.install_spec(prefix=folder)
     given = json.loads((installed / "kernel.json").read_text())
     assert given["argv"][0] == sys.executable
     with pytest.MonkeyPatch.context() as patch:
@@ -30,8 +30,8 @@ def client(tmp_path_factory):
         yield asking
         asking.stop_channels()
         manager.shutdown_kernel()
-    assert kernel_spec.remove(prefix=folder)
-    assert not kernel_spec.remove(prefix=folder)
+    assert jupyter_kernel.remove_spec(prefix=folder)
+    assert not jupyter_kernel.remove_spec(prefix=folder)
 
 
 def run(client, code, **options):

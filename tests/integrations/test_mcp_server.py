@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.integrations import mcp_serving, mcp_sessions
+from atoll.integrations import mcp_server, mcp_sessions
 from atoll.integrations.mcp_server import make_server
 
 TOKEN = "a-token-for-this-test"
@@ -197,7 +197,7 @@ async def test_the_number_of_sessions_and_contexts_is_limited():
     async with opened(most_sessions=1) as client:
         await call(client, "run_python", code="1")
         assert "1 sessions already" in await refused(client, "run_python", code="1", session="b")
-        for number in range(mcp_sessions.MOST_CONTEXTS + 1):
+        for number in range(mcp_sessions.MAX_CONTEXTS + 1):
             await call(client, "context_open", name=f"c{number}", text="abc")
         assert "no context" in await refused(client, "context_peek", start=0, name="c0")
 
@@ -236,7 +236,7 @@ async def http(token):
     ready = asyncio.get_running_loop().create_future()
     server = make_server(SandboxConfig(preload="bare"))
     serving = asyncio.ensure_future(
-        mcp_serving.serve_http(server, token=token, on_ready=ready.set_result)
+        mcp_server.serve_http(server, token=token, on_ready=ready.set_result)
     )
     try:
         yield await ready
@@ -290,11 +290,11 @@ async def check_progress_resources_and_cancellation(client):
 
 
 def test_without_a_token_only_this_machine_is_served(monkeypatch):
-    mcp_serving.check_host("127.0.0.1", None)
-    mcp_serving.check_host("0.0.0.0", TOKEN)
+    mcp_server.check_host("127.0.0.1", None)
+    mcp_server.check_host("0.0.0.0", TOKEN)
     for host in ("0.0.0.0", "example.org", "::"):
         with pytest.raises(ConfigError, match="this machine alone"):
-            mcp_serving.check_host(host, None)
+            mcp_server.check_host(host, None)
     monkeypatch.setenv("ATOLL_MCP_TOKEN", "short")
     with pytest.raises(ConfigError, match="at least 16"):
-        mcp_serving.token_from_environment()
+        mcp_server.token_from_environment()

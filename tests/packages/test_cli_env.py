@@ -13,7 +13,7 @@ from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.packages import environment, store
-from atoll.replserver import command
+from atoll.replserver import executor
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_ask_gives_packages_and_hosts_to_its_sandboxes(atoll, monkeypatch, tmp_p
 async def test_a_repl_server_builds_packages_at_its_start(cache, index, without_pip):
     index.wheel("tiny")
     config = SandboxConfig(packages=["tiny"], allow_source=True)
-    options = command.arguments(config)
+    options = executor.arguments(config)
     args = parse(["repl-server", *options])
     assert (args.packages, args.allow_source) == (["tiny"], True)
     async with Pool(PoolSettings(tiers={"bare": ()})) as pool:

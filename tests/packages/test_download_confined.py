@@ -24,7 +24,7 @@ import sys; sys.path[:0] = [{source!r}]
 from atoll.jail.walls import syscalls
 if {without}: syscalls.landlock_version = lambda: 0
 from atoll.packages.confined import main
-main()
+main(sys.argv[2])
 """
 PROBE = """
 import os, socket, sys
@@ -83,10 +83,22 @@ def test_pip_downloads_in_a_root_of_its_own(cache, index, http_index, target, mo
     assert [one.name for one in hold.environment.packages] == ["tiny"]
 
 
+@pytest.mark.usefixtures("cache")
+def test_a_package_that_a_local_index_lacks_is_not_a_missing_index(target, tmp_path, monkeypatch):
+    (tmp_path / "simple").mkdir()
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}/simple")
+    with pytest.raises(PackageError, match=r"no wheel for Python .* in the index"):
+        ensure(["no-such-package"], target)
+    monkeypatch.setenv("PIP_INDEX_URL", f"file://{tmp_path}/nowhere")
+    with pytest.raises(PackageError, match=r"there is no index at .*nowhere"):
+        ensure(["no-such-package"], target)
+
+
 @pytest.mark.parametrize("allowed", [False, True], ids=["by default", "if allowed"])
 @pytest.mark.usefixtures("cache", "http_index")
 def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
-    index, target, monkeypatch, allowed
+    index, target, tmp_path, monkeypatch, allowed
 ):
     index.wheel("tiny")
     without = (
@@ -99,6 +111,7 @@ def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
     if allowed:
         monkeypatch.setenv("ATOLL_UNCONFINED_PIP", "1")
         ensure(["tiny"], target).close()
+        assert download.by_hand(["tiny"], target, tmp_path)
         return
     for said in (None, "0", "yes"):
         if said:
@@ -107,6 +120,8 @@ def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
             PackageError, match=r"pip cannot be confined: .* set ATOLL_UNCONFINED_PIP"
         ):
             ensure(["tiny"], target)
+    with pytest.raises(PackageError, match="pip cannot be confined"):  # as for wasm and pyodide
+        download.by_hand(["tiny"], target, tmp_path)
 
 
 def test_an_unknown_machine_confines_nothing_and_refuses(target, tmp_path, monkeypatch):

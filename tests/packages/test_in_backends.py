@@ -84,7 +84,7 @@ async def test_a_library_that_starts_threads_is_not_preloaded(cache, index, with
 
 
 async def test_few_environments_are_kept_warm(cache, index, without_pip, monkeypatch):
-    monkeypatch.setattr(pools, "MOST_ENVIRONMENTS", 1)
+    monkeypatch.setattr(pools, "MAX_ENVIRONMENTS", 1)
     async with Pool() as pool:
         index.wheel("one")
         first = await pool.open(SandboxConfig(packages=["one"], preload="bare"))

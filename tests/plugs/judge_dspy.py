@@ -81,7 +81,7 @@ def test_a_session_that_is_lost_stays_lost():
 
 
 def test_isolation_that_cannot_be_had_is_an_error():
-    weak = AtollInterpreter(backend="restricted", min_isolation="jailed")
+    weak = AtollInterpreter(backend="restricted", min_isolation="virtual")
     with pytest.raises(CodeInterpreterError, match="no sandbox could be started"):
         weak.execute("1")
 

@@ -13,10 +13,10 @@ import jupyter_kernel_test
 import nbformat
 from nbclient import NotebookClient
 
-from atoll.integrations import kernel_spec
+from atoll.integrations import jupyter_kernel
 
 FOLDER = Path(tempfile.mkdtemp(prefix="atoll-judge-"))
-kernel_spec.install(prefix=FOLDER)
+jupyter_kernel.install_spec(prefix=FOLDER)
 os.environ["JUPYTER_PATH"] = str(FOLDER / "share" / "jupyter")
 os.environ["ATOLL_KERNEL_OPTIONS"] = '{"preload": "bare"}'
 

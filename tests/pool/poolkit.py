@@ -14,7 +14,7 @@ import atoll
 from atoll.config import SandboxConfig
 from atoll.hosting.pool import Pool, PooledSandbox
 from atoll.jail.measure import cgroup, meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.policy import ExecutionPolicy
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 from poolkit import jail_of, know, said, until, zygote_hosts
 
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.types import Outcome
 
 

@@ -140,7 +140,7 @@ async def test_an_unknown_mark_is_told(family):
 
 
 async def test_checkpoints_have_an_end(family, monkeypatch):
-    monkeypatch.setattr("atoll.hosting.pool.sandbox.MOST_CHECKPOINTS", 2)
+    monkeypatch.setattr("atoll.hosting.pool.sandbox.MAX_CHECKPOINTS", 2)
     box = await family.open()
     await box.checkpoint()
     await box.checkpoint()

@@ -19,7 +19,7 @@ from atoll.config import SandboxConfig
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.hosting.pool import pool as pools
 from atoll.jail.measure import meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.launch.zygote_client import ZygoteClient
 from atoll.policy import ExecutionPolicy
@@ -155,19 +155,19 @@ async def test_starts_of_a_first_cell_and_of_its_guest_are_counted_together(
 ):
     """Each guest that starts is lost before it reads; each second start fails."""
     box, starts = await family.open(), []
-    launch = box._launch
+    launch = box._launcher.launch
 
-    async def launched():
+    async def launched(*given):
         starts.append(1)
         if len(starts) % 2:
             raise SandboxLostError("killed")
-        return await launch()
+        return await launch(*given)
 
     async def lost(self, *_args, **_options):
         self.alive = False
         raise SandboxLostError("killed")
 
-    monkeypatch.setattr(box, "_launch", launched)
+    monkeypatch.setattr(box._launcher, "launch", launched)
     monkeypatch.setattr(GuestSession, "execute", lost)
     monkeypatch.setattr(GuestSession, "unread", True)
     with pytest.raises(SandboxLostError, match="killed"):

@@ -13,8 +13,8 @@ from poolkit import jail_of, know, said, until
 from atoll.errors import AtollError, SandboxStartError
 from atoll.hosting.pool import clone as hosts_part
 from atoll.jail.supervisor import shared_jail
-from atoll.jail.supervisor.listener import MOST_REFUSALS
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
+from atoll.jail.supervisor.shared_jail import MAX_REFUSALS
 
 NOBODY = 65534
 CALLS = """
@@ -74,7 +74,7 @@ os.wait()
 async def test_who_asks_too_often_is_not_heard_any_more(family):
     box = await family.open()
     code = f"""
-answers = [attempt('unshare', 0x20000) for _ in range({MOST_REFUSALS + 50})]
+answers = [attempt('unshare', 0x20000) for _ in range({MAX_REFUSALS + 50})]
 print(answers[0], answers[-1], set(answers))
 """
     assert await said(box, CALLS + code) == f"{REFUSED} {UNHEARD} {{{REFUSED}, {UNHEARD}}}"

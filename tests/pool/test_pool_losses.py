@@ -20,7 +20,7 @@ from poolkit import parent, processes, said, until, zygote_hosts, zygotes
 import atoll
 from atoll.errors import SandboxLostError
 from atoll.jail.measure import cgroup, meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
@@ -186,7 +186,7 @@ HOST = """
     import asyncio, json, os
     from atoll.config import SandboxConfig
     from atoll.jail.measure import meter
-    from atoll.jail.supervisor.process import supervisor
+    from atoll.jail.supervisor.client import supervisor
     from atoll.hosting.pool import Pool, PooledSandbox
     from atoll.launch.guest_handle import limits_of
     from atoll.policy import ExecutionPolicy

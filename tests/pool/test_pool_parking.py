@@ -19,7 +19,7 @@ from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.hosting.pool import Pool, PooledSandbox, PoolSettings
 from atoll.jail.measure import meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 

@@ -34,7 +34,7 @@ async def test_runs_share_nothing_and_more_run_than_are_ended_at_once(pool):
         *(pool.run(f"print({n}, 'x' in globals()); x = 1", BARE) for n in range(12))
     )
     assert [one.stdout for one in results] == [f"{n} False\n" for n in range(12)]
-    assert len(pool._ending) <= pools.MOST_ENDING + len(results)
+    assert len(pool._ending) <= pools.MAX_ENDING + len(results)
     await until(lambda: not pool._ending)
 
 

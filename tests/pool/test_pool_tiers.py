@@ -92,7 +92,6 @@ async def test_preloaded_names_stand_in_globals_also_after_a_restore(tiers):
         async with await pool.open(SandboxConfig(preload="large")) as box:
             await box.execute("import string\nown = 1")
             assert (await box.variables()).names == ["string", "own"]
-            assert (await box.execute("%who")).stdout.split() == ["context", "own", "string"]
             why = (await box.execute(DELETED)).value
             assert why == "name 'words' is not defined"
             state = await box.save()
@@ -141,7 +140,6 @@ async def test_keys_of_the_namespace_that_are_no_names_are_left_alone(tiers):
     async with Pool(tiers) as pool, await pool.open(SandboxConfig(preload="large")) as box:
         assert (await box.execute("globals()[7] = 1\nown = 2")).success
         assert (await box.variables()).names == ["own"]
-        assert (await box.execute("%who")).stdout.split() == ["context", "own"]
         await box.execute(HOSTILE)
         await box.variables()
         assert (await box.execute("6 * 7")).value == 42

@@ -19,8 +19,7 @@ import atoll
 from atoll import Capability, ExecutionPolicy, ExecutionTimeoutError, SandboxConfig
 from atoll.config import REPL_VARIABLES, ReplSettings
 from atoll.errors import ConfigError, SandboxClosedError, SandboxLostError, SandboxStartError
-from atoll.replserver.blocking import SyncREPLExecutor
-from atoll.replserver.executor import REPLExecutor
+from atoll.replserver.executor import REPLExecutor, SyncREPLExecutor
 
 PATIENT = ReplSettings(warmup_seconds=60, health_check_seconds=60)
 DEAF = "print('>>> READY <<<', flush=True); import time; time.sleep(600)"
@@ -252,7 +251,7 @@ async def test_a_forgotten_executor_takes_its_server_with_it():
 def test_a_host_that_ends_takes_its_server_with_it(end):
     code = (
         "from atoll import SandboxConfig\n"
-        "from atoll.replserver.blocking import SyncREPLExecutor\n"
+        "from atoll.replserver.executor import SyncREPLExecutor\n"
         f"executor = SyncREPLExecutor(SandboxConfig(python={plain()!r})); executor.start()\n"
         f"print(executor.server_pid, flush=True)\n{end}"
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.agent.retrieval import Retriever
-from atoll.agent.retrieval.opening import private_folder
-from atoll.agent.retrieval.parsing import Parser
+from atoll.agent.retrieval.parsing import Parser, private_folder
 from atoll.config import cache_folder
 
 

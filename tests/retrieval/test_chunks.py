@@ -6,8 +6,8 @@ import importlib.util
 
 import pytest
 
-from atoll.agent.retrieval.chunks import chunk
-from atoll.agent.retrieval.windows import LONGEST_CODE, LONGEST_SECTION
+from atoll.agent.retrieval.sections import LONGEST_CODE, LONGEST_SECTION
+from atoll.agent.retrieval.units import chunk
 
 pytestmark = pytest.mark.spec("R4.4")
 MOST = 5_000

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import atoll
-from atoll.agent.retrieval.colgrep import colgrep, open_index
+from atoll.agent.retrieval.retriever import colgrep, open_index
 from atoll.cli.main import main
 
 CODE = '''
@@ -63,7 +63,7 @@ def test_a_wrong_pattern_is_an_error_in_words(folder, capsys):
 
 
 def test_without_a_model_the_command_to_install_it_is_said(folder, monkeypatch):
-    monkeypatch.setattr("atoll.agent.retrieval.encoder.is_installed", lambda: False)
+    monkeypatch.setattr("atoll.agent.retrieval.vectors.is_installed", lambda: False)
     with open_index(folder) as index:
         warning = colgrep(index, "retry").warning
     assert warning.startswith("found by words alone: ")

@@ -12,8 +12,8 @@ import threading
 import pytest
 from retrieval_kit import write
 
-from atoll.agent.retrieval import Bounds, Retriever, opening
-from atoll.agent.retrieval.opening import index_folder
+from atoll.agent.retrieval import Bounds, Retriever, retriever
+from atoll.agent.retrieval.retriever import index_folder
 from atoll.errors import ConfigError, RetrievalError
 
 pytestmark = pytest.mark.spec("R4.4")
@@ -318,7 +318,7 @@ def test_a_root_that_is_no_folder_is_refused(tmp_path):
 
 
 def test_a_cache_of_somebody_else_is_refused(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(opening.os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(retriever.os, "geteuid", lambda: 12345)
     with pytest.raises(RetrievalError, match="belongs to another user: set ATOLL_CACHE"):
         Retriever(folder, cache=tmp_path / "cache")
 

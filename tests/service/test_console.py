@@ -13,7 +13,7 @@ from starlette.requests import Request
 from atoll.service.access.keys import SCOPES, Keys
 from atoll.service.console import pages, signin
 from atoll.service.http.problems import Problem
-from atoll.service.storage.database import Ledger
+from atoll.service.storage.database import Database
 
 STATIC = resources.files("atoll.service.console") / "static"
 PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4nGNgYGBgAAAABQABh6FO1AAAAABJRU5ErkJggg==")  # fmt: skip
@@ -186,7 +186,7 @@ def test_revoked_key_is_signed_out_at_once_and_signing_out_ends_the_cookie(servi
 
 def test_link_signs_in_once(service):
     ident = service.add_key(scopes=SCOPES).split("_")[1]
-    secret = service.call(lambda: service.service.login_secret(ident))
+    secret = service.call(lambda: service.service.signins.secret(ident))
     own = {"origin": service.url}
     with httpx2.Client(base_url=service.url, headers=own, trust_env=False) as client:
         first = client.post("/console/login", json={"link": secret})
@@ -207,7 +207,7 @@ def test_link_expires(tmp_path, monkeypatch):
 def test_address_that_guesses_keys_has_to_wait_and_others_do_not(tmp_path):
     keys, signins = _signins(tmp_path)
     good = keys.add()
-    for _ in range(signin.MOST_FAILURES):
+    for _ in range(signin.MAX_FAILURES):
         with pytest.raises(Problem, match="not known"):
             signins.sign_in(_request(), key="atl_guess", link="")
     with pytest.raises(Problem) as refused:
@@ -221,7 +221,7 @@ def test_sign_in_outlives_the_process_and_ends_after_eight_hours(tmp_path, monke
     keys, signins = _signins(tmp_path)
     cookie, token, _ = signins.sign_in(_request(), key=keys.add(), link="")
     given = _request(cookie=cookie.split(";")[0], token=token)
-    restarted = signin.SignIns(keys, Ledger(tmp_path))
+    restarted = signin.SignIns(keys, Database(tmp_path))
     assert restarted.principal(given).tenant == "default"
     now = signin.clock.now() + signin.SIGNED_IN_SECONDS + 1
     monkeypatch.setattr(signin.clock, "now", lambda: now)
@@ -296,7 +296,7 @@ def _luminance(colour):
 
 
 def _signins(folder):
-    ledger = Ledger(folder)
+    ledger = Database(folder)
     return Keys(ledger), signin.SignIns(Keys(ledger), ledger)
 
 

@@ -12,7 +12,7 @@ import pytest
 from clients import Api
 
 from atoll.agent.trajectory import events as kinds
-from atoll.agent.trajectory.codec import to_dict
+from atoll.agent.trajectory.events import to_dict
 from atoll.service.access.keys import SCOPES
 
 pytestmark = [

@@ -11,7 +11,7 @@ import pytest
 from clients import Api
 
 from atoll.agent.trajectory import events as kinds
-from atoll.agent.trajectory.codec import to_dict
+from atoll.agent.trajectory.events import to_dict
 from atoll.service.access.keys import SCOPES
 
 pytestmark = pytest.mark.skipif(browser.find() is None, reason="there is no Chromium on the PATH")

@@ -10,6 +10,7 @@ import json
 import logging
 import socket
 import struct
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -121,9 +122,16 @@ def test_a_cell_publishes_streams_displays_and_its_value_between_busy_and_idle(
     assert client.text("import getpass; getpass.getuser(), x") == "('guest', 6)"
 
 
-def test_an_error_has_its_traceback_once_and_aborts_the_cells_that_wait(client: Client) -> None:
-    first = client.send("execute_request", code="print('go', flush=True)\n1 / 0")
+def test_an_error_has_its_traceback_once_and_aborts_the_cells_that_wait(
+    client: Client, service: OwnService, kernel: dict[str, Any]
+) -> None:
+    until = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    first = client.send("execute_request", code=f"{until}print('go', flush=True)\n1 / 0")
     second = client.send("execute_request", code="print('never')")
+    known = service.service.gateway._kernels[kernel["id"]]
+    while known.state != "busy" or not known._waiting.qsize():
+        time.sleep(0.01)
+    service.call(lambda: known.hosted.files.upload([("go", b"")]))
     reply, shown = client.collect(first)
     assert (reply["ename"], reply["evalue"]) == ("ZeroDivisionError", "division by zero")
     assert reply["traceback"][0] == "Traceback (most recent call last):"
@@ -274,7 +282,7 @@ def test_what_a_cell_shows_while_its_socket_is_lost_is_told_to_the_next(
 def test_what_is_kept_for_the_next_socket_is_bounded(
     service: OwnService, key: str, kernel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "MOST_MISSED_BYTES", 300)
+    monkeypatch.setattr(kernels, "MAX_MISSED_BYTES", 300)
     found = service.call(
         lambda: service.service.gateway.get(service.service.keys.of_key(key), kernel["id"])
     )
@@ -315,7 +323,7 @@ def test_a_kernel_whose_session_has_expired_is_closed(
         (found,) = [
             one for one in service.service.gateway._kernels.values() if one.id == kernel["id"]
         ]
-        found.hosted.idle_seconds = -1.0
+        found.hosted.facts.idle_seconds = -1.0
         return service.service.sessions.sweep()
 
     service.call(expire)

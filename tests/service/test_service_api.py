@@ -6,10 +6,13 @@ import base64
 import json
 import threading
 
+import answers
+import own_service
 import pytest
 
 import atoll
 from atoll.service.api.file_operations import OPERATIONS
+from atoll.service.http import openapi
 
 
 def test_one_command_runs_code_and_answers_with_its_result(api):
@@ -226,6 +229,53 @@ def test_the_openapi_document_has_every_route_and_shape(api):
     assert run["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run")
     assert found["components"]["schemas"]["Run"]["required"] == ["code"]
     assert len(found["paths"]) > 25
+
+
+STREAMS = {
+    "/api/v1/executions/{execution}/events",
+    "/api/v1/sessions/{session}/processes/{process}/events",
+    "/api/v1/sessions/{session}/files/watch",
+    "/api/v1/runs/{run}/events",
+    "/api/v1/overview/events",
+    "/e2b/execute",
+    "/e2b/filesystem.Filesystem/WatchDir",
+    "/e2b/process.Process/Start",
+    "/e2b/process.Process/Connect",
+    "/e2b/process.Process/StreamInput",
+}
+BYTES = {
+    "/api/v1/executions/{execution}/displays/{number}",
+    "/api/v1/sessions/{session}/files/content",
+    "/api/v1/runs/{run}/trajectory.jsonl",
+    "/v1/health",
+    "/metrics",
+    "/v1/download/{storage}/{file}",
+    "/download/{storage}/{file}",
+    "/e2b/files",
+    "/files",
+}
+
+
+def test_every_operation_has_a_response_schema_unless_it_streams_or_sends_bytes():
+    paths = openapi.document()["paths"]
+    bare = {
+        path
+        for path, methods in paths.items()
+        for operation in methods.values()
+        if "204" not in operation["responses"] and "content" not in answers.success(operation)
+    }
+    assert bare == STREAMS | BYTES
+    described = [one for methods in paths.values() for one in methods.values()]
+    assert sum("content" in answers.success(one) for one in described) > 110
+
+
+def test_an_answer_that_its_schema_does_not_allow_is_found(api):
+    api.get("/api/v1/whoami")
+    sent = own_service.SENT[-1]
+    assert answers.fault(sent) == ""
+    known = json.loads(sent.body)
+    wrong = sent._replace(body=json.dumps({**known, "scopes": [1]}).encode())
+    assert "$.scopes[0]: 1 is not of type 'string'" in answers.fault(wrong)
 
 
 @pytest.mark.spec("R2.13")

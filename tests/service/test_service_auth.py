@@ -22,7 +22,7 @@ from atoll.service.dialects.librechat.credentials import Credentials
 from atoll.service.http.problems import Problem
 from atoll.service.http.proxies import Proxies
 from atoll.service.settings import ServiceSettings
-from atoll.service.storage.database import Ledger
+from atoll.service.storage.database import Database
 
 KID = "lc-codeapi-2026-05"
 OWN = ed25519.Ed25519PrivateKey.generate()
@@ -32,7 +32,7 @@ RSA = rsa.generate_private_key(65537, 2048)
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Iterator[Keys]:
-    ledger = Ledger(tmp_path)
+    ledger = Database(tmp_path)
     yield Keys(ledger)
     ledger.close()
 

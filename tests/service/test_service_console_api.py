@@ -16,7 +16,7 @@ from atoll.agent.trajectory import (
     RunEnded,
     RunStarted,
 )
-from atoll.agent.trajectory.codec import to_dict
+from atoll.agent.trajectory.events import to_dict
 
 RUN = [
     RunStarted(id="e1", run="r", question="How many?", model="m", context={"length": 9}),

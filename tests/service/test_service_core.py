@@ -57,7 +57,7 @@ def test_a_paused_session_does_nothing_and_goes_on_where_it_was(api: Api) -> Non
     while _ticks(api, at) < 3:
         pass
     paused = api.post(f"{at}/pause").json()
-    assert (paused["state"], paused["paused_as"]) == ("paused", "frozen")
+    assert (paused.get("state"), paused.get("paused_as")) == ("paused", "frozen"), paused
     service = api.service.service
     box = service.sessions._sessions[paused["id"]].session.box
     usage = box._guest.lease.usage
@@ -187,10 +187,10 @@ async def test_a_process_that_ends_while_it_is_looked_at_has_started(
     readings = iter([None, Report(pid=7), Report(exit_code=0)])
     process, processes = GuestProcess(1, "true"), Processes(None)  # type: ignore[arg-type]
 
-    async def told(_process: GuestProcess, _name: str) -> Report | None:
+    async def report(_process: GuestProcess, _name: str) -> Report | None:
         return next(readings)
 
-    monkeypatch.setattr(processes, "_told", told)
+    monkeypatch.setattr(processes, "_report", report)
     await processes.look(process)
     assert (process.pid, process.end) == (7, None)
     await processes.look(process)

@@ -84,7 +84,7 @@ async def test_a_quota_holds_over_all_services(redis: str) -> None:
     await two.count("executions", who, 2)
     with pytest.raises(Problem):
         await one.count("executions", who, 2)
-    await two.uncount("executions", who.key)
+    await two.adjust("executions", who.key, -1)
     await one.count("executions", who, 2)
     assert await one.find("ses_x") == "http://two"
     assert await two.find("ses_x") is None, "it is its own"
@@ -101,7 +101,7 @@ async def test_what_redis_missed_while_it_was_away_is_right_again(redis: str) ->
     await one.count("executions", who, 2)
     await one.count("executions", who, 2)
     there, one._redis = one._redis, _replica("redis://127.0.0.1:1/0", "http://none")._redis
-    await one.uncount("executions", who.key)
+    await one.adjust("executions", who.key, -1)
     await one.used_cpu(who.key, 11)
     assert "Redis cannot be reached" in one.problem
     one._redis = there
@@ -160,9 +160,9 @@ def services(redis: str, tmp_path: Path) -> Iterator[list[OwnService]]:
 def _copy_key(near: OwnService, far: OwnService, key: str = "") -> None:
     ident = (key or near.key).split("_")[1]
     query = "SELECT * FROM keys WHERE id = ?"
-    row = near.call(lambda: near.service.ledger.one(query, ident))
+    row = near.call(lambda: near.service.database.one(query, ident))
     marks = ", ".join("?" * len(row))
-    far.call(lambda: far.service.ledger.write(f"INSERT INTO keys VALUES ({marks})", *row))
+    far.call(lambda: far.service.database.write(f"INSERT INTO keys VALUES ({marks})", *row))
 
 
 @pytest.mark.long

@@ -14,13 +14,12 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.agent.trajectory import read
-from atoll.concurrency.shares import MOST_THREADS_OF_ONE
-from atoll.files.inotify import MOST_WATCHES
+from atoll.concurrency.shares import MAX_THREADS_OF_ONE
+from atoll.files.inotify import MAX_WATCHES
 from atoll.search.index import ContextIndex
 from atoll.service.api import overview
 from atoll.service.core import agent_runs
-from atoll.service.core.lineage import MOST_NODES
-from atoll.service.core.sessions import Sessions
+from atoll.service.core.sessions import MAX_NODES, Sessions
 from atoll.service.core.tenant_session import HostedSession
 
 
@@ -63,10 +62,10 @@ def test_a_key_with_too_many_operations_that_wait_for_a_thread_is_refused(
     api: Api, other: Api, service: OwnService, silent_searches, monkeypatch
 ):
     _, release = silent_searches
-    monkeypatch.setattr("atoll.service.core.service.MOST_WAITING_THREADS", 2)
+    monkeypatch.setattr("atoll.service.core.service.MAX_WAITING_THREADS", 2)
     context = api.post("/api/v1/contexts", content=b"a\nb\n").json()["id"]
     path, body = f"/api/v1/contexts/{context}/search", {"pattern": "a"}
-    most, key = MOST_THREADS_OF_ONE + 2, api.get("/api/v1/whoami").json()["key"]
+    most, key = MAX_THREADS_OF_ONE + 2, api.get("/api/v1/whoami").json()["key"]
     with ThreadPoolExecutor(most) as threads:
         asked = [threads.submit(api.post, path, json=body) for _ in range(most)]
         wait_until(lambda: service.service.threads.waiting_of(key) == 2)
@@ -103,7 +102,7 @@ def test_watches_of_one_key_do_not_take_the_watches_of_another(api: Api, other: 
     mine, theirs = api.session(), other.session()
     path = f"{mine}/files/watch?path=."
     with contextlib.ExitStack() as held:
-        for _ in range(MOST_WATCHES):
+        for _ in range(MAX_WATCHES):
             lines = held.enter_context(api.stream("GET", path)).iter_lines()
             held.callback(lines.close)  # a generator that is dropped ends its response
             assert next(lines) == '{"type":"watching"}'
@@ -140,14 +139,14 @@ def test_the_fork_tree_of_a_session_with_many_relatives_is_cut_off(api: Api, ser
     ident = session.rpartition("/")[2]
 
     def many() -> None:
-        ledger, tenant = service.service.ledger, service.service.sessions.find(ident).tenant
-        for number in range(MOST_NODES + 10):
+        ledger, tenant = service.service.database, service.service.sessions.find(ident).tenant
+        for number in range(MAX_NODES + 10):
             row = (f"ses_{number}", tenant, ident if not number else f"ses_{number - 1}", number)
             ledger.write("INSERT INTO sessions VALUES (?, ?, ?, ?, 1, 'deleted')", *row)
 
     service.call(many)
     found = api.get(f"{session}/tree").json()
-    assert (len(found["nodes"]), found["truncated"]) == (MOST_NODES, True)
+    assert (len(found["nodes"]), found["truncated"]) == (MAX_NODES, True)
 
 
 def test_pages_of_sessions_are_whole_in_whatever_order_they_were_restored(
@@ -160,9 +159,9 @@ def test_pages_of_sessions_are_whole_in_whatever_order_they_were_restored(
         for ident in (made[3], made[0], made[2]):
             known[ident] = known.pop(ident)
         for ident in made[1:3]:
-            known[ident].created = known[made[0]].created
+            known[ident].facts.created = known[made[0]].facts.created
             query = "UPDATE sessions SET created = ? WHERE id = ?"
-            service.service.ledger.write(query, known[made[0]].created, ident)
+            service.service.database.write(query, known[made[0]].facts.created, ident)
 
     service.call(shuffle)
     seen, cursor = [], ""

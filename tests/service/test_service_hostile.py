@@ -165,7 +165,7 @@ def test_a_full_disk_refuses_what_has_to_be_kept_and_runs_code_all_the_same(
     def cannot_write(*_args):
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(strict.service.ledger, "write", cannot_write)
+    monkeypatch.setattr(strict.service.database, "write", cannot_write)
     with Api(strict, key) as never_used:
         assert never_used.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
     monkeypatch.undo()
@@ -226,7 +226,7 @@ def test_a_clock_that_jumps_ends_nothing_and_forgets_nothing(strict, client, mon
         made.executions.sweep()
         made.objects.sweep()
         made.runs.sweep()
-        made.ledger.sweep(made.settings.idempotency_seconds)
+        made.database.sweep(made.settings.idempotency_seconds)
 
     strict.call(sweep)
     assert client.run(session, "1 + 1")["value"] == 2
@@ -239,7 +239,7 @@ def test_a_clock_that_jumps_ends_nothing_and_forgets_nothing(strict, client, mon
 
 
 def test_a_killed_zygote_or_supervisor_is_replaced_and_no_request_is_lost(strict, client):
-    from atoll.jail.supervisor.process import supervisor
+    from atoll.jail.supervisor.client import supervisor
     from bench import processes
 
     for victim in (0, 1):

@@ -66,7 +66,7 @@ def test_a_key_is_made_and_revoked_over_http_and_its_secret_is_not_stored(api, s
         assert api.delete(f"/api/v1/keys/{made['id']}").status_code == 204
         assert client.get("/api/v1/sessions").status_code == 401
     assert made["key"] not in api.get("/api/v1/keys").text
-    assert made["key"].encode() not in service.service.ledger.path.read_bytes()
+    assert made["key"].encode() not in service.service.database.path.read_bytes()
 
 
 def test_every_id_of_one_tenant_is_404_for_another(api, other):
@@ -154,6 +154,18 @@ def test_a_quota_below_a_default_does_not_break_a_remote_sandbox(service):
         box.execute("1")
 
 
+def test_a_plain_run_that_one_key_may_have_is_refused_for_a_key_that_may_not(service):
+    """Such configurations are checked once for all requests that are alike."""
+    wide, narrow = Quota(memory_bytes=256 << 20), Quota(memory_bytes=64 << 20)
+    body = {"code": "6 * 7", "policy": {"memory_bytes": 128 << 20}, "timeout_ms": 20_000}
+    answers = []
+    for quota in (wide, narrow, wide):
+        with Api(service, service.add_key(quota=quota)) as client:
+            answers += [client.post("/api/v1/run", json=body) for _ in range(2)]
+    assert [one.status_code for one in answers] == [200, 200, 403, 403, 200, 200]
+    assert "policy.memory_bytes of at most 67,108,864" in answers[2].json()["detail"]
+
+
 def test_disk_of_a_sandbox_has_a_quota_of_its_own(service):
     quota = Quota(memory_bytes=64 << 20, disk_bytes=128 << 20)
     with Api(service, service.add_key(tenant="small", quota=quota)) as client:
@@ -209,14 +221,14 @@ def test_code_under_one_key_runs_once_whatever_way_it_is_read(api):
 
 def test_a_key_whose_outcome_a_killed_service_took_along_is_not_run_again(api, service):
     tenant = service.call(
-        lambda: service.service.ledger.one("SELECT tenant FROM keys ORDER BY created DESC")
+        lambda: service.service.database.one("SELECT tenant FROM keys ORDER BY created DESC")
     )["tenant"]
     import hashlib
 
     body = b'{"code":"1"}'
     row = (tenant, "POST /api/v1/run", "lost", hashlib.sha256(body).digest(), time.time())
     service.call(
-        lambda: service.service.ledger.write(
+        lambda: service.service.database.write(
             "INSERT INTO answers VALUES (?,?,?,?,NULL,NULL,?)", *row
         )
     )
@@ -232,7 +244,7 @@ def test_a_sandbox_that_did_not_start_ran_nothing_and_its_key_can_be_used_again(
 
     headers = {"idempotency-key": "start-1"}
     with monkeypatch.context() as patch:
-        patch.setattr(service.service, "_opener", refuse)
+        patch.setattr(service.service, "opener", refuse)
         done = api.post("/api/v1/run", json={"code": "6 * 7"}, headers=headers)
     told = done.json()
     assert (done.status_code, told["code"], told["retryable"]) == (503, "not_started", True)

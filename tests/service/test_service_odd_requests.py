@@ -6,16 +6,21 @@ import asyncio
 import json
 import re
 import tracemalloc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from clients import Api, connect
 from own_service import OwnService
 
+from atoll.config import SandboxConfig
 from atoll.service import clock
 from atoll.service.access.admission import Budget
 from atoll.service.access.keys import SCOPES, Principal, Quota
-from atoll.service.core.executions import Execution
-from atoll.service.core.history import MOST_BYTES, MOST_CELLS, MOST_TEXT, History
+from atoll.service.core.executions import OVERHEAD, Execution
+from atoll.service.core.history import MAX_BYTES, MAX_CELLS, History
+from atoll.service.core.work import MAX_KEPT_TEXT, RunRequest, Verb
+from atoll.service.http.problems import encode
 
 
 @pytest.fixture(scope="module")
@@ -290,9 +295,33 @@ def test_a_finished_execution_keeps_its_answer_and_not_its_sandbox(strict, clien
     ident = events[0]["execution"]
     kept = strict.call(lambda: strict.service.executions._finished[ident])  # after what it does now
     assert (kept.has_run, kept.interrupt, kept.task) == (True, None, None)
-    assert kept.size < 10_000, "the answer is kept once"
+    assert kept.held.size < 10_000, "the answer is kept once"
     again = client.get(f"/api/v1/executions/{ident}/events?after=1").content.splitlines()
     assert [json.loads(one) for one in again] == events[1:]
+
+
+def executed(budget, principal):
+    """An execution that no service runs."""
+    settings = SimpleNamespace(event_bytes=1 << 20)
+    service: Any = SimpleNamespace(settings=settings)
+    held = budget.admit(principal, OVERHEAD, "it")
+    return Execution(service, principal, RunRequest(code="", config=SandboxConfig()), held)
+
+
+def test_an_execution_that_is_cancelled_before_it_begins_has_an_answer(strict):
+    principal = strict.call(lambda: strict.service.keys.of_key(strict.key))
+
+    async def cancel_at_once() -> Execution:
+        request = RunRequest(code="1", config=SandboxConfig(backend="native"))
+        execution = strict.service.start(principal, request)
+        await execution.cancel()
+        await execution.wait()
+        return execution
+
+    ended = strict.call(cancel_at_once)
+    strict.call(lambda: None)  # what is done when a task has ended is done by now
+    assert (ended.status, json.loads(ended.body)["code"]) == (503, "cancelled")
+    assert ended.id in strict.service.executions
 
 
 def test_what_finished_executions_are_counted_with_is_what_they_take_in_memory():
@@ -302,16 +331,16 @@ def test_what_finished_executions_are_counted_with_is_what_they_take_in_memory()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(500):
-            one = Execution(principal, "ses_1", 1 << 20, budget.admit(principal, 0, "it"))
+            one = executed(budget, principal)
             one.begin()
             one.emit("stdout", text=f"{number}\n")
-            one.finish(200, {"id": one.id, "stdout": f"{number}\n", "value": None})
+            one.finish(200, encode({"id": one.id, "stdout": f"{number}\n", "value": None}))
             one.settle()
             kept.append(one)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    counted = sum(one.size for one in kept)
+    counted = sum(one.held.size for one in kept)
     assert 0.7 < counted / (after - before) < 1.4
 
 
@@ -319,15 +348,15 @@ def test_a_history_forgets_its_oldest_cells_by_number_and_by_size():
     principal = Principal(key="k", tenant="t")
     budget = Budget(("memory_bytes", 1 << 30), ("tenant_memory_bytes", 1 << 30), "memory")
     history = History()
-    for _ in range(MOST_CELLS + 5):
-        execution = Execution(principal, None, 1000, budget.admit(principal, 0, "it"))
-        history.add(execution, "execute", "1")
-        execution.finish(200, {})
-    assert (len(history.cells), history.cells[0].number) == (MOST_CELLS, 6)
+    for _ in range(MAX_CELLS + 5):
+        execution = executed(budget, principal)
+        history.add(execution, Verb.EXECUTE, "1")
+        execution.finish(200, b"{}")
+    assert (len(history.cells), history.cells[0].number) == (MAX_CELLS, 6)
     for _ in range(100):
-        execution = Execution(principal, None, 1000, budget.admit(principal, 0, "it"))
-        history.add(execution, "execute", "x" * MOST_TEXT)
-        execution.finish(200, {})
+        execution = executed(budget, principal)
+        history.add(execution, Verb.EXECUTE, "x" * MAX_KEPT_TEXT)
+        execution.finish(200, b"{}")
     fork = History(history)
-    assert sum(one.size for one in history.cells) <= MOST_BYTES
-    assert len(fork.cells) == len(history.cells) == MOST_BYTES // MOST_TEXT - 1
+    assert sum(one.size for one in history.cells) <= MAX_BYTES
+    assert len(fork.cells) == len(history.cells) == MAX_BYTES // MAX_KEPT_TEXT - 1

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import ConfigError
-from atoll.service.storage.database import Ledger
+from atoll.service.storage.database import Database
 from atoll.state.store import SqliteStateStore
 
 COMMAND = (sys.executable, "-m", "atoll.cli.main", "serve", "--tier", "bare")
@@ -171,18 +171,18 @@ def test_a_folder_that_cannot_be_used_is_named_before_anything_is_imported(tmp_p
 
 
 def test_a_database_of_another_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    Ledger(tmp_path).close()
+    Database(tmp_path).close()
     path = tmp_path / "service.sqlite3"
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigError, match=r"written by a newer Atoll \(schema 99, this one has 1"):
-        Ledger(tmp_path)
+        Database(tmp_path)
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
         db.execute("PRAGMA user_version = 0")
         db.execute("ALTER TABLE keys DROP COLUMN used")
     with pytest.raises(ConfigError, match=r"the table 'keys' of .* is of another version of Atoll"):
-        Ledger(tmp_path)
+        Database(tmp_path)
 
 
 def test_a_state_put_aside_outlives_a_clock_that_jumps(tmp_path: Path) -> None:

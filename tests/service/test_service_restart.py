@@ -157,7 +157,7 @@ def test_a_session_that_cannot_come_back_is_gone_and_the_service_starts(
     served.start()
     assert served.api.get(session).status_code == 410
     assert served.api.get("/api/v1/sessions").json()["items"] == []
-    assert served.service.service.ledger.all("SELECT * FROM saved_sessions") == []
+    assert served.service.service.database.all("SELECT * FROM saved_sessions") == []
 
 
 def test_a_full_disk_at_the_end_loses_sessions_by_name_and_the_service_stops(

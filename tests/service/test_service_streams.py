@@ -112,4 +112,4 @@ def test_what_a_guest_writes_about_its_processes_is_checked(api: Api, content):
     assert api.run(session, code)["success"]
     found = api.get(f"{session}/processes/{number}")
     assert found.status_code == 200, found.text
-    assert found.json()["error"] == "the guest tells nothing that can be read"
+    assert found.json()["error"] == "the guest reports nothing that can be read"

@@ -87,7 +87,7 @@ def in_a_sandbox(route: Route) -> bool:
     return route.who in (by_token, by_signature)
 
 
-ROUTES = [*all_routes(), *pages.routes(None)]
+ROUTES = [*all_routes(), *pages.ROUTES]
 
 
 class Tenant:

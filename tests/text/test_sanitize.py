@@ -13,7 +13,7 @@ from costs import least_cpu_seconds
 
 import atoll
 from atoll.text import sanitize
-from atoll.text.sanitize import MOST_CHARACTERS, sanitize_code_unicode
+from atoll.text.sanitize import MAX_CHARACTERS, sanitize_code_unicode
 
 pytestmark = pytest.mark.spec("R4.18")
 
@@ -177,7 +177,7 @@ def test_time_is_linear_in_the_code(shape, tokens):
 
 def test_a_megabyte_is_made_plain_and_more_is_left_alone():
     filler = "a = 'b'  # some comment, " + "some more of it, " * 50 + "to the line's very end\n"
-    code = filler * ((MOST_CHARACTERS - 20) // len(filler)) + "x = 47°"
+    code = filler * ((MAX_CHARACTERS - 20) // len(filler)) + "x = 47°"
     assert sanitize_code_unicode(code) == code[:-1]
-    longer = filler * (MOST_CHARACTERS // len(filler)) + "x = 47°" + " " * len(filler)
+    longer = filler * (MAX_CHARACTERS // len(filler)) + "x = 47°" + " " * len(filler)
     assert sanitize_code_unicode(longer) == longer

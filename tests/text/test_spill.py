@@ -272,7 +272,7 @@ async def test_what_a_worker_model_answers_is_cut_to_ten_lines_and_512_tokens(tm
     assert notes[0] == [f"note {n}" for n in range(10)]
     for lines in notes:
         assert len(lines) <= 10
-        assert 0 < estimate("\n".join(lines)) <= summary.MOST_TOKENS
+        assert 0 < estimate("\n".join(lines)) <= summary.MAX_TOKENS
     assert estimate(notes[1][0]) > 400
 
 

@@ -21,8 +21,7 @@ from atoll.agent.trajectory import (
     from_dict,
     to_dict,
 )
-from atoll.agent.trajectory.events import LONG
-from atoll.agent.trajectory.fields import DATA_CAP, NUMBER_CAP, cut
+from atoll.agent.trajectory.events import DATA_CAP, LONG, NUMBER_CAP, cut
 
 
 @pytest.mark.parametrize("story", [realistic, hostile])

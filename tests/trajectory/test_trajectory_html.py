@@ -19,8 +19,7 @@ from atoll.agent.trajectory import (
     from_dict,
 )
 from atoll.agent.trajectory.html import page
-from atoll.agent.trajectory.html.steps import Steps
-from atoll.agent.trajectory.html.texts import PAGE_CAP, SHORT, Texts, one
+from atoll.agent.trajectory.html.steps import PAGE_CAP, SHORT, Steps, Texts, one
 
 VOID = {"meta", "rect", "path"}
 ELEMENTS = {

@@ -7,8 +7,7 @@ from browser import Browser, found
 
 from atoll.agent.trajectory import Explored, FinalGiven, RunStarted, Trajectory, from_dict, to_dict
 from atoll.agent.trajectory.html import page
-from atoll.agent.trajectory.research import DEEPEST, rows, summary
-from atoll.agent.trajectory.show import show
+from atoll.agent.trajectory.show import DEEPEST, graph_rows, show, summary
 
 
 def node(name, parent=None, *, status="pending", refs=(), similar=(), call="", found=""):
@@ -38,7 +37,7 @@ def explored(*nodes):
 
 
 def test_rows_stand_below_their_parents_and_know_their_places():
-    found = rows(explored(*NODES))
+    found = graph_rows(explored(*NODES))
     assert [(one.id, one.level, one.parent) for one in found] == [
         ("G1", 0, None), ("P1", 1, 0), ("L1", 2, 1), ("DS1", 1, 0),
     ]  # fmt: skip
@@ -48,12 +47,12 @@ def test_rows_stand_below_their_parents_and_know_their_places():
 def test_forged_nodes_make_no_cycle_and_no_strange_id():
     loop = [node("G1", "G2"), node("G2", "G1"), node("G2", "G2"), node("x' onload='", None)]
     odd = [{"id": 5}, {}, {"id": "G3", "parent": 7, "references": 3, "status": ["x"], "call": 9}]
-    found = rows(explored(*loop, *odd))
+    found = graph_rows(explored(*loop, *odd))
     assert [(one.id, one.parent, one.status) for one in found] == [
         ("G1", None, "pending"), ("G2", 0, "pending"), ("G3", None, "pending"),
     ]  # fmt: skip
     chain = [node(f"P{at}", f"P{at - 1}") for at in range(1, 400)]
-    deep = rows(explored(*chain))
+    deep = graph_rows(explored(*chain))
     assert len(deep) <= 200
     assert max(one.level for one in deep) == DEEPEST
 

@@ -20,7 +20,7 @@ from atoll.agent.trajectory import (
     words,
 )
 from atoll.agent.trajectory.show import show
-from atoll.cli.terminal.colours import Colours
+from atoll.cli.terminal.progress import Colours
 
 
 def told(story, **options) -> list[str]:

@@ -87,8 +87,12 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
         method = getattr(atoll.Sandbox, name, None)
         if inspect.iscoroutinefunction(method):
             blocking = inspect.signature(getattr(atoll.SyncSandbox, name))
-            own = [one for key, one in blocking.parameters.items() if key != "inject_setup"]
-            blocking = blocking.replace(parameters=own)  # inject_setup: of the backend wasm alone
+            own = [
+                one
+                for key, one in blocking.parameters.items()
+                if (name, key) != ("execute", "options")
+            ]
+            blocking = blocking.replace(parameters=own)  # those of the backend wasm alone
             assert str(blocking).replace("'SyncSandbox'", "'BaseSandbox'") == str(
                 inspect.signature(method)
             ), name

@@ -123,7 +123,7 @@ REAPS = """
 import os, socket
 from atoll.jail.zygote.main import Zygote
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-zygote = Zygote(theirs, theirs)
+zygote = Zygote(theirs, theirs, None)
 pids = [os.fork() or os._exit(3) for _ in range(2)]
 for pid in pids:
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -18,7 +18,7 @@ import pytest
 import atoll
 from atoll.backends.pyodide import deno, distribution, index, wheels
 from atoll.egress import certificates
-from atoll.packages.target import run_pip
+from atoll.packages import download
 
 ROOT = Path(__file__).resolve().parents[2]
 TOLD_OTHERWISE = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "DENO_CERT", "SSL_CERT_DIR",
@@ -122,13 +122,12 @@ def test_pip_downloads_a_wheel(server, trusted, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     server.pages["/simple/private-thing/"] = f'<a href="/{name}">{name}</a>'.encode()
     server.pages[f"/{name}"] = wheel()
-    flags = ("download", *wheels._wheel_flags(), "--dest", str(tmp_path))
     if trusted:
-        run_pip("pyodide", ["private-thing"], *flags, wheels="wheel")
-        assert (tmp_path / name).exists()
+        (found,) = download.by_hand(["private-thing"], wheels.target(), tmp_path)
+        assert found.name == name
         return
-    with pytest.raises(atoll.ConfigError, match="sudo update-ca-certificates"):
-        run_pip("pyodide", ["private-thing"], *flags, wheels="wheel")
+    with pytest.raises(atoll.PackageError, match="sudo update-ca-certificates"):
+        download.by_hand(["private-thing"], wheels.target(), tmp_path)
 
 
 def test_other_failures_are_told_as_they_are():

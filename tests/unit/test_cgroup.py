@@ -20,7 +20,7 @@ import pytest
 import atoll
 from atoll.jail.measure import cgroup, meter
 from atoll.jail.measure.cgroup import Cgroup, Groups, Hierarchies
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import Limits
 
 LIMITS = Limits(memory=100 << 20, processes=10, disk=None, file_size=None, open_files=64)

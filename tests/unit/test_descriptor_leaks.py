@@ -10,11 +10,11 @@ import socket
 import pytest
 
 import atoll
-from atoll.backends.restricted import launch
+from atoll.backends.restricted import sandbox
 from atoll.errors import BusyError, SandboxError, SandboxStartError, StateError
 from atoll.jail.supervisor import client, packets
 from atoll.launch.guest_handle import pipes
-from atoll.rpc import connection
+from atoll.rpc import transports
 from atoll.rpc.connection import Peer, Reply
 from atoll.rpc.passed_fds import PassedFds
 from atoll.state.transfer import Inflow, Outflow
@@ -92,8 +92,8 @@ async def test_folders_that_find_no_room_fail_one_call_and_not_the_supervisor(mo
 
 
 async def test_descriptors_that_find_no_room_fail_one_call_and_not_the_connection(monkeypatch):
-    monkeypatch.setattr(connection, "_FD_ROOM", socket.CMSG_SPACE(4))  # the kernel cuts them off
-    many = connection.MAX_FDS
+    monkeypatch.setattr(transports, "FD_ROOM", socket.CMSG_SPACE(4))  # the kernel cuts them off
+    many = transports.MAX_FDS
 
     async def serve(method, _params, passed_fds):
         fds = [os.dup(0) for _ in range(many)] if method == "many" else []
@@ -112,6 +112,6 @@ async def test_descriptors_that_find_no_room_fail_one_call_and_not_the_connectio
 
 
 def test_a_worker_that_ends_at_once_is_told_with_its_end(monkeypatch):
-    monkeypatch.setattr(launch, "_BOOT", "raise SystemExit(3)")
+    monkeypatch.setattr(sandbox, "_BOOT", "raise SystemExit(3)")
     with pytest.raises(SandboxStartError, match="ended itself with exit code 3"):
         atoll.create_sandbox(backend="restricted", min_isolation="guarded")

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.backends.wasm import warm_workers
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 
 FORKS = """
 import os, sys, atoll
@@ -53,7 +53,7 @@ def test_a_blocking_sandbox_used_after_a_fork_raises():
 HELD = """
 import os, sys, threading, atoll
 from atoll.concurrency import forks
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 with atoll.create_sandbox(backend="native") as box:
     box.execute("1")
 locks = {supervisor._lock, *forks._locks}
@@ -88,7 +88,7 @@ def test_a_fork_while_another_thread_holds_the_locks_can_open_sandboxes():
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("use", ["take", "forsake"])
+@pytest.mark.parametrize("use", ["take", "discard"])
 def test_a_fork_sends_nothing_to_the_zygote_of_its_parent(monkeypatch, use):
     zygotes: list[socket.socket] = []
 
@@ -102,8 +102,8 @@ def test_a_fork_sends_nothing_to_the_zygote_of_its_parent(monkeypatch, use):
     workers._ensure()
     if (pid := os.fork()) == 0:
         try:
-            workers._ensure() if use == "take" else workers.forsake(whole=True)
-            os._exit(0 if (workers._zygote_host is None) == (use == "forsake") else 2)
+            workers._ensure() if use == "take" else workers.discard(whole=True)
+            os._exit(0 if (workers._zygote_host is None) == (use == "discard") else 2)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from atoll.jail.measure import meter
 from atoll.jail.measure.usage import CROWD, JailUsage, ProcessUsage
-from atoll.sandbox import deadline
+from atoll.sandbox import session
 
 GRACE = 0.02
 
@@ -38,7 +38,7 @@ class Guest:
 
 async def test_a_guest_that_waits_for_a_core_is_waited_for():
     guest, request = Guest(0.0, runnable=True), asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(deadline.ends_within_grace(request, GRACE, guest))
+    waiting = asyncio.ensure_future(session.ends_within_grace(request, GRACE, guest))
     while guest.looks < 3:  # noqa: ASYNC110 - it is asked by what is tested
         await asyncio.sleep(GRACE)
     request.set_result(None)
@@ -56,14 +56,14 @@ async def test_a_guest_that_waits_for_a_core_is_waited_for():
 async def test_a_guest_that_could_have_reacted_has_no_more_than_its_grace(guest):
     found = guest()
     request = asyncio.get_running_loop().create_future()
-    assert not await deadline.ends_within_grace(request, GRACE, found)
+    assert not await session.ends_within_grace(request, GRACE, found)
     assert found.looks <= 1
 
 
 async def test_waiting_for_a_core_has_an_end(monkeypatch):
-    monkeypatch.setattr(deadline, "LONGEST_GRACE_SECONDS", 5 * GRACE)
+    monkeypatch.setattr(session, "LONGEST_GRACE_SECONDS", 5 * GRACE)
     guest, request = Guest(0.0, runnable=True), asyncio.get_running_loop().create_future()
-    assert not await deadline.ends_within_grace(request, GRACE, guest)
+    assert not await session.ends_within_grace(request, GRACE, guest)
     assert 1 <= guest.looks <= 5
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.jail.measure import meter
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import Bind
 from atoll.jail.walls import root, users
 

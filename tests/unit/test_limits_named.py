@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from atoll.integrations.agent_tool import text_of
+from atoll.service.core.work import RunResult
 from atoll.service.dialects.e2b.interpreter import _fault_of
 from atoll.service.dialects.jupyter.cell_messages import CellResult
 from atoll.types import Outcome, SandboxResult, stderr_with_error
@@ -28,8 +32,8 @@ def test_a_limit_is_the_last_line_for_models_and_notebooks(kind, error):
     assert text_of(result).splitlines()[-2:] == ["KeyboardInterrupt", error]
     shown = CellResult.of(result).failure(TRACE)["traceback"]
     assert shown[-2:] == ["KeyboardInterrupt", error]
-    names = ("kind", "stderr", "error", "error_type")
-    trace = _fault_of({name: getattr(result, name) for name in names})["traceback"]
+    execution: Any = SimpleNamespace(id="exe_1", session=None, queue_ms=0.0)
+    trace = _fault_of(RunResult.of(execution, result))["traceback"]
     assert trace.splitlines()[-2:] == ["KeyboardInterrupt", error]
     assert f"KeyboardInterrupt\n{error}" in result._repr_html_()
 

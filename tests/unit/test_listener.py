@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.listener import MOST_REFUSALS, Listener, Notification, Reply
+from atoll.jail.supervisor.shared_jail import MAX_REFUSALS, Listener, Notification, Reply
 from atoll.jail.walls import seccomp, syscalls
 from atoll.jail.walls.seccomp import asked_number
 
@@ -126,11 +126,9 @@ def test_a_judge_that_finds_nobody_refuses(start, selector):
 
 
 def test_after_too_many_refusals_the_kernel_refuses(start, selector):
-    asker, listener = start(
-        lambda: [unshare() for _ in range(MOST_REFUSALS + 5)], lambda _: Reply()
-    )
+    asker, listener = start(lambda: [unshare() for _ in range(MAX_REFUSALS + 5)], lambda _: Reply())
     codes = asker.heard(selector)
-    assert codes == [errno.EPERM] * (MOST_REFUSALS + 1) + [errno.ENOSYS] * 4
+    assert codes == [errno.EPERM] * (MAX_REFUSALS + 1) + [errno.ENOSYS] * 4
     assert not listener.open
 
 

@@ -14,7 +14,7 @@ from costs import least_cpu_seconds
 
 from atoll.guest.core import memory
 from atoll.jail.measure import meter
-from atoll.jail.measure.container_memory import ContainerMemory
+from atoll.jail.measure.meter import ContainerMemory
 from atoll.jail.supervisor import jail_record
 
 MANY = 60_000
@@ -114,7 +114,7 @@ def test_memory_that_cannot_be_read_for_a_moment_ends_no_sandbox():
         _measured=lambda: True, _processes=processes, _exceeds=lambda _limit, _pids: True,
         kill=lambda: killed.append(True),
     )  # fmt: skip
-    for _ in range(jail_record.MOST_UNMEASURED):
+    for _ in range(jail_record.MAX_UNMEASURED):
         jail_record.JailRecord.check_memory(record)
     assert killed == []
     with pytest.raises(OSError, match="Too many open files"):  # the supervisor ends it then

@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 import atoll
-from atoll.files.sync import SyncFiles
+from atoll.files.base import SyncFiles
 from atoll.sandbox.blocking import SyncSandbox
 from atoll.text.name_hints import SandboxHints
 from atoll.types import Outcome, SandboxResult

@@ -21,7 +21,7 @@ import pytest
 import atoll
 from atoll import guest
 from atoll.errors import BackendUnavailableError, ConfigError
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.launch import boot, interpreter
 from atoll.policy import Mount
 from atoll.sandbox.channel import MAX_CALL_BYTES

@@ -14,7 +14,7 @@ import atoll
 from atoll.backends.remote.sandbox import RemoteSandbox
 from atoll.config import WAYS, SandboxConfig, options_with
 from atoll.factory import merge
-from atoll.replserver import command
+from atoll.replserver import executor
 from atoll.sandbox.wire import options
 from atoll.service.access.keys import Quota
 from atoll.service.access.permissions import wanted
@@ -77,7 +77,8 @@ async def test_an_option_reaches_the_service_or_is_refused(name):
         with pytest.raises(Problem, match=name):
             wanted(body, settings)
     else:
-        made = body.config(Quota(), settings, **wanted(body, settings))
+        fields = body.fields(Quota(), settings.max_output_bytes) | wanted(body, settings)
+        made = SandboxConfig(**fields)
         assert getattr(made, name) == getattr(config, name)
 
 
@@ -85,10 +86,10 @@ async def test_an_option_reaches_the_service_or_is_refused(name):
 def test_a_repl_server_is_told_an_option_or_refuses_it(name):
     config = config_with(name)
     if name in TOLD_TO_REPL_SERVER:
-        assert command.arguments(config) != command.arguments(SandboxConfig())
+        assert executor.arguments(config) != executor.arguments(SandboxConfig())
     else:
         with pytest.raises(atoll.ConfigError, match=name):
-            command.arguments(config)
+            executor.arguments(config)
 
 
 def test_what_needs_a_form_of_its_own_has_one():

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import atoll
-from atoll.jail.supervisor.listener import MOST_REFUSALS
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
+from atoll.jail.supervisor.shared_jail import MAX_REFUSALS
 
 ASK = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); fd = libc.setns(-1, 0); (fd, ctypes.get_errno())"
 SOCKETS = "import os; [os.readlink(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}') and 'socket' in os.readlink(f'/proc/self/fd/{fd}')]"
@@ -24,7 +24,7 @@ def test_nothing_is_given_to_a_guest_that_asks_unasked():
 
 def test_after_many_refusals_the_kernel_refuses_and_the_guest_lives():
     with atoll.create_sandbox(backend="native") as box:
-        loop = f"{ASK}\nseen = []\nfor n in range({MOST_REFUSALS} + 50): libc.setns(-1, 0); seen.append(ctypes.get_errno())"
+        loop = f"{ASK}\nseen = []\nfor n in range({MAX_REFUSALS} + 50): libc.setns(-1, 0); seen.append(ctypes.get_errno())"
         assert box.execute(loop).success
         assert box.execute("seen[-1]").value == errno.ENOSYS
         assert box.execute("6 * 7").value == 42

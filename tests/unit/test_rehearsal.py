@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.guest.core import private
-from atoll.jail.supervisor import rehearsal
+from atoll.jail.zygote import after_fork
 
 LOOK = """
 import dis, json, os, resource, signal, sys
@@ -33,10 +33,12 @@ def specialised(function):
     return sorted(names - set(dis.opmap))
 """
 STEPS = """
-from atoll.jail.zygote import fork_guest; from atoll.jail.walls import steps
+from atoll.jail.zygote import after_fork, fork_guest; from atoll.jail.walls import steps
+def role(_settings): return None, ()
 steps.prepare_forked()
+template = fork_guest.GuestTemplate({}, after_fork.LibraryHooks(), "__main__:role")
 before = look()
-fork_guest.rehearse()
+template.rehearse()
 code = [specialised(one) for one in (steps.take, steps.mount_own_proc, steps.set_rlimits)]
 """
 CELLS = """
@@ -68,12 +70,12 @@ def test_functions_with_effects_are_back_after_a_rehearsal_that_fails():
         raise KeyError
 
     with pytest.raises(KeyError):
-        rehearsal.rehearse(fail)
+        after_fork.rehearse(fail)
     assert (os.close, os.setresuid) == real
 
 
 def test_a_rehearsal_has_no_effect_through_a_copy_of_a_module_that_the_runtime_has():
     copied = private._copy(os)
-    rehearsal.rehearse(lambda: copied.chdir("/no such folder"))
+    after_fork.rehearse(lambda: copied.chdir("/no such folder"))
     with pytest.raises(FileNotFoundError):
         copied.chdir("/no such folder")

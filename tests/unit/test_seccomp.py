@@ -73,7 +73,7 @@ DANGEROUS = """
     landlock_create_ruleset landlock_add_rule landlock_restrict_self
     syslog lookup_dcookie vhangup nfsservctl splice vmsplice tee capset setgroups
     setxattrat mlockall sched_setattr ioprio_set remap_file_pages
-""".split()  # noqa: SIM905 - read as a list of names
+""".split()
 
 
 def run(

@@ -23,9 +23,8 @@ import atoll
 from atoll.backends.native import launch
 from atoll.jail.supervisor import client
 from atoll.jail.supervisor import spec as specs
-from atoll.jail.supervisor.client import Lease
+from atoll.jail.supervisor.client import Lease, supervisor
 from atoll.jail.supervisor.main import Supervisor
-from atoll.jail.supervisor.process import supervisor
 from atoll.jail.supervisor.spec import Bind, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
@@ -202,7 +201,7 @@ def test_guests_do_not_outlive_a_host_that_has_a_fork():
     """A fork holds copies of the host's sockets, so those do not end when the host does."""
     code = (
         "import atoll, os, time\n"
-        "from atoll.jail.supervisor.process import supervisor\n"
+        "from atoll.jail.supervisor.client import supervisor\n"
         "box = atoll.create_sandbox()\n"
         "if os.fork() == 0:\n    os.closerange(0, 3)\n    time.sleep(20)\n    os._exit(0)\n"
         "print(supervisor.pid, flush=True)\ntime.sleep(60)"

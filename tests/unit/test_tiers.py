@@ -102,4 +102,4 @@ def test_a_choice_reads_neither_the_tiers_nor_the_same_code_again(monkeypatch):
 
 def test_code_that_is_too_long_to_be_read_may_make_code(monkeypatch):
     monkeypatch.setattr(tiers.ast, "parse", lambda *_: pytest.fail("parsed"))
-    assert tiers.makes_code("1\n" * tiers.MOST_READ)
+    assert tiers.makes_code("1\n" * tiers.MAX_READ)

@@ -18,4 +18,4 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
     yield place
     if (built := build._found.pop(place / folder.name, None)) is not None:
-        _warm_workers(built).forsake(whole=True)
+        _warm_workers(built).discard(whole=True)

@@ -17,7 +17,7 @@ import atoll
 from atoll import ExecutionPolicy, run_untrusted_python
 from atoll.backends.wasm import build, launch
 from atoll.backends.wasm.counters import Counters, Ending, Reading
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
 MIB = 1 << 20
@@ -129,7 +129,7 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
     """The host may have descriptors for one more sandbox, and for no other."""
     workers = launch._warm_workers(build.find())
     run_untrusted_python("1")
-    workers.forsake(whole=False)
+    workers.discard(whole=False)
     refill, tried = workers.refill, []
 
     def request_none(limits):
@@ -158,7 +158,7 @@ def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     folder = tmp_path / "wasm" / build.find().folder.name
     shutil.copytree(build.find().folder, folder)
     code = (
-        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.supervisor.process import supervisor\n"
+        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.supervisor.client import supervisor\n"
         "image = build.find().image\n"
         "{'gone': os.unlink, 'cut off': lambda p: os.truncate(p, 999),"
         f" 'unreadable': lambda p: os.chmod(p, 0)}}[{damage!r}](image)\n"

@@ -13,7 +13,7 @@ import atoll
 from atoll import ExecutionPolicy
 from atoll.backends.wasm.counters import Counters, Ending, Reading
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
 IMPORTS = "import sys\nwit = next(m for n, m in sys.modules.items() if n == 'wit_world')\n"

@@ -17,9 +17,8 @@ import atoll
 from atoll.agent.archive.inflate import Zlib
 from atoll.agent.archive.process import Process
 from atoll.agent.web import html
-from atoll.agent.web.body import Body
-from atoll.agent.web.cache import MOST_PAGES, Cache
-from atoll.egress.web_policy import Page
+from atoll.agent.web.fetcher import MAX_PAGES, Body, Cache
+from atoll.egress.url_guard import Page
 
 pytestmark = pytest.mark.spec("R4.6")
 LABELS = """
@@ -28,7 +27,7 @@ LABELS = """
     koi8-r koi8-u macintosh windows-874 windows-1250 windows-1251 windows-1252 windows-1253
     windows-1254 windows-1255 windows-1256 windows-1257 windows-1258 x-mac-cyrillic gbk gb18030 big5
     euc-jp iso-2022-jp shift_jis euc-kr replacement utf-16be utf-16le x-user-defined utf-7 punycode
-""".split()  # noqa: SIM905 - read as a list of names
+""".split()
 HTML = """<html><head><title> The
  title</title><script>steal()</script><style>p {}</style></head>
 <body><h1>Head</h1><p>A caf\u00e9 and a <a href="/more">link</a>.</p></body></html>"""
@@ -292,9 +291,9 @@ def test_the_cache_is_bounded_in_number_size_and_time():
             url="", final_url="", status=200, content_type="", title="", text=text, truncated=False
         )
 
-    for number in range(MOST_PAGES + 5):
+    for number in range(MAX_PAGES + 5):
         cache.put(str(number), page("x"))
-    assert len(cache) == MOST_PAGES
+    assert len(cache) == MAX_PAGES
     assert cache.get("0") is None
     assert cache.get("20") is not None
     cache.put("large", page("x" * 15_999_990))

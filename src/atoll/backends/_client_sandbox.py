@@ -1,31 +1,39 @@
-"""ClientSandbox: what the daemon's and the service's clients have in common."""
+"""ClientSandbox: a session that another process holds, used as if it were here.
+
+Every method is a request (see sandbox/verbs); a subclass knows how to send it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 from atoll.errors import IsolationError
-from atoll.policy import Isolation, check_positive, names_keywords
+from atoll.policy import Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
-from atoll.sandbox import signatures, turns
-from atoll.sandbox.base import BaseSandbox, check_code
+from atoll.sandbox import signatures, turns, verbs
+from atoll.sandbox.base import MAX_CODE_LENGTH, BaseSandbox, check_code, check_options
+from atoll.sandbox.idempotency import check_key
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.config import Handler, SandboxConfig
-    from atoll.sandbox.base import ToolChange
+    from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.bridge import HostBridge
     from atoll.sandbox.command import Command, CommandOptions
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.sandbox.wire.answers import GuestAnswer
+    from atoll.types import CodeFault, ExecuteResponse, SandboxResult
+
+R = TypeVar("R")
 
 
 class ClientSandbox(BaseSandbox):
-    """A session that another process holds, used as if it were here."""
+    """Checks and logs here; the other side holds the session's turn and its keys."""
 
     runtime_memory: ClassVar[int] = 32 << 20
 
@@ -39,6 +47,10 @@ class ClientSandbox(BaseSandbox):
         self._context: Any = None
         self._changing_tools = asyncio.Lock()
         self.context_is_shared = False
+
+    @abstractmethod
+    async def _send(self, request: verbs.Request[R]) -> R:
+        """Send a request to the session; return its result, checked in shape."""
 
     @property
     def isolation(self) -> Isolation:
@@ -57,25 +69,38 @@ class ClientSandbox(BaseSandbox):
             old = self._config.tools
             self._config = dataclasses.replace(self._config, tools=change(old))
             self._bridge.exchange_tools(old, self._config.tools)
-            await self._send_tools(signatures.describe_all(self._config.tools))
+            described = signatures.describe_all(self._config.tools)
+            await self._send(verbs.SetTools(tools=described))
 
-    @names_keywords("option of execute")
     async def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+        self,
+        code: str,
+        *,
+        timeout_ms: float | None = None,
+        key: str | None = None,
+        **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        check_positive("timeout_ms", timeout_ms)
-        check_code(code)
-        self._require_open()
-        code, refusal = await self._guarded(code, self._config.guard)
-        if refusal is not None:
-            return refusal
-        self._failure = None
-        self.logger.log_execution_start("python", self.policy, code)
-        with turns.running(self):
-            result = await self._run_cell({"code": code, "timeout_ms": timeout_ms}, key)
-        self._check_level(result.isolation)
-        self._log_execution_metrics(result)
+        if options:
+            check_options(self.backend, options)
+        if timeout_ms is not None:
+            check_positive("timeout_ms", timeout_ms)
+        check_key(key)
+        if type(code) is not str or len(code) > MAX_CODE_LENGTH:
+            check_code(code)
+        if self._config.guard is not None:
+            self._require_open()
+            code, refusal = await self._guarded(code, self._config.guard)
+            if refusal is not None:
+                return refusal
+        logger = self.logger
+        if logger.listens:
+            logger.log_execution_start("python", self.policy, code)
+        result = await self._run(verbs.Execute(code=code, timeout_ms=timeout_ms, key=key))
+        if result.isolation is not self._level:
+            self._check_level(result.isolation)
+        if result.kind is not Outcome.OK or logger.listens:
+            logger.log_execution_complete(result)
         if self._failure is not None:
             raise self._failure
         return result
@@ -88,28 +113,62 @@ class ClientSandbox(BaseSandbox):
         **options: Unpack[CommandOptions],
     ) -> ExecuteResponse:
         """Run a command with bash, or sh; what it leaves running ends with the session."""
-        check_positive("timeout_ms", timeout_ms)
-        params = commands.to_params(command, options)
-        self._failure = None
+        request = verbs.Shell.of(command, timeout_ms, options)
         self.logger.log_execution_start("shell", self.policy, commands.shown(command))
-        with turns.running(self):
-            response = await self._run_command({**params, "timeout_ms": timeout_ms})
+        response = await self._run(request)
         self.logger.log_shell_complete(response)
         if self._failure is not None:
             raise self._failure
         return response
 
-    @abstractmethod
-    async def _run_cell(self, params: dict[str, Any], key: str | None) -> SandboxResult:
-        """Ask the other side to run a cell; return its result, checked in shape."""
+    async def _run(self, request: verbs.CodeRequest[R]) -> R:
+        """Send a request that runs code, which may call the caller's functions."""
+        self._failure = None
+        with turns.running(self):
+            return await self._send(request)
+
+    async def validate_code(self, code: str) -> bool:
+        """Return whether the code compiles in the guest's Python, without running it."""
+        return await self.find_fault(code) is None
+
+    async def find_fault(self, code: str) -> CodeFault | None:
+        """Return why the code does not compile in the guest's Python; None if it does."""
+        check_code(code)
+        return await self._ask(verbs.Validate(code=code))
+
+    async def ask_variable(self, request: verbs.VariableRequest) -> GuestAnswer:
+        """Ask the session's guest about a variable; its answer is not checked yet."""
+        return await self._ask(request)
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell; one that will not be interrupted is killed."""
+        if self._is_open():
+            await self._send(verbs.Cancel())
+
+    async def checkpoint(self) -> str:
+        """Keep the session's present state, and return the mark to roll back to."""
+        return await self._ask(verbs.Checkpoint())
+
+    async def rollback(self, mark: str) -> None:
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
+        await self._ask(verbs.Rollback(mark=mark))
+
+    async def branches(self) -> tuple[str, ...]:
+        """Return the marks of the checkpoints that are kept, oldest first."""
+        return await self._ask(verbs.Branches())
+
+    async def save(self) -> bytes:
+        """Return variables and files as bytes."""
+        return await self._ask(verbs.Save())
+
+    async def _ask(self, request: verbs.Request[R]) -> R:
+        """Send a request that waits for the running cell; a tool of that cell gets ConfigError."""
+        turns.refuse_own_tool(self)
+        return await self._send(request)
 
     @abstractmethod
-    async def _run_command(self, params: dict[str, Any]) -> ExecuteResponse:
-        """Ask the other side to run a shell command."""
-
-    @abstractmethod
-    async def _send_tools(self, described: list[Any]) -> None:
-        """Tell the other side the tools that guest code may call from now on."""
+    def _is_open(self) -> bool:
+        """Return whether there is a session to send requests to."""
 
     def _context_value(self) -> Any:
         """What a handler is given as the context: the caller's own, which was never sent back."""

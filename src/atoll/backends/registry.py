@@ -68,14 +68,14 @@ BACKENDS: dict[str, Backend] = {
         optional=True,
     ),
     "ray": Backend(
-        home="atoll.fleet.sandbox:RaySandbox",
+        home="atoll.fleet.client:RaySandbox",
         summary="a sandbox on a node of a fleet, placed by Ray",
         extra="ray",
         optional=True,
     ),
     "restricted": Backend(
         home="atoll.backends.restricted.sandbox:RestrictedSandbox",
-        summary="a guard around CPython in a plain process: a seat belt, not a wall",
+        summary="a guard around CPython, in a jail where there is one: a seat belt, not a wall",
     ),
 }
 

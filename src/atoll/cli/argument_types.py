@@ -9,7 +9,7 @@ import argparse
 import re
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-MOST_PORTS = 65535
+MAX_PORT = 65535
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 _NAME = re.compile(r"[^=\0]+\Z")
 
@@ -56,8 +56,8 @@ def count(text: str) -> int:
 
 def port(text: str) -> int:
     """Return a number of a port; 0 means any that is free."""
-    if not text.isdecimal() or int(text) > MOST_PORTS:
-        raise _wrong(f"a whole number from 0 to {MOST_PORTS}", text)
+    if not text.isdecimal() or int(text) > MAX_PORT:
+        raise _wrong(f"a whole number from 0 to {MAX_PORT}", text)
     return int(text)
 
 

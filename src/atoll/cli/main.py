@@ -18,7 +18,7 @@ BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names and return its exit code: see help_texts.EXIT_CODES."""
+    """Run the command that `argv` names and return its exit code: see the end of `atoll --help`."""
     try:
         return _guarded(list(sys.argv[1:] if argv is None else argv))
     except KeyboardInterrupt:
@@ -68,10 +68,11 @@ def _run(given: list[str]) -> int:
 def short_help() -> str:
     """Return what `atoll` without arguments prints: the commands, and examples."""
     from atoll.cli import arguments
-    from atoll.cli.terminal import help_texts
 
     top = arguments.parser("--help")
-    top.epilog = f"{help_texts.epilog('')}\nType `atoll COMMAND --help` for one command."
+    top.epilog = (
+        f"{arguments.Section('atoll').epilog}\nType `atoll COMMAND --help` for one command."
+    )
     return top.format_help().rstrip()
 
 

@@ -39,7 +39,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         )
 
 
-_DEFAULTS: dict[str, Any] = {"formatter_class": HelpFormatter, "allow_abbrev": False}
+_DEFAULTS: dict[str, object] = {"formatter_class": HelpFormatter, "allow_abbrev": False}
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,21 +68,21 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is None:  # else most words are for a command
             self._check_options(given[:at])
         if not self.free_order:
-            found, extras = super().parse_known_args(given, namespace)
+            parsed, extras = super().parse_known_args(given, namespace)
             if extras:
                 self.error(f"unknown option or argument: {' '.join(extras)}")
-            return found, extras
-        found, extras = super().parse_known_args(given[:at], namespace)
-        words = [one for one in (found.file,) if one is not None] + found.args + extras
+            return parsed, extras
+        parsed, extras = super().parse_known_args(given[:at], namespace)
+        words = [file for file in (parsed.file,) if file is not None] + parsed.args + extras
         for word in words:
             if word.startswith("-") and word != "-":
                 self._refuse_option(word)
         words += given[at + 1 :]
-        if found.code is None and not words:
+        if parsed.code is None and not words:
             self.error("give a FILE, - for stdin, or -c CODE")
-        found.file = None if found.code is not None else words.pop(0)
-        found.args = words
-        return found, []
+        parsed.file = None if parsed.code is not None else words.pop(0)
+        parsed.args = words
+        return parsed, []
 
     def _check_options(self, words: list[str]) -> None:
         """Exit with 2 for an unknown option, before its value is taken for something else."""
@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
                 self._refuse_option(name)
 
     def _refuse_option(self, name: str) -> NoReturn:
-        known = {one.lstrip("-"): one for one in self._option_string_actions}
+        known = {action.lstrip("-"): action for action in self._option_string_actions}
         close = difflib.get_close_matches(name.lstrip("-"), known, n=1)
         guess = f" Did you mean {known[close[0]]}?" if close else ""
         more = " Put arguments of the program after --" if self.free_order else ""
@@ -108,7 +108,7 @@ class Parser(argparse.ArgumentParser):
         """Raise ArgumentError if a value is not one of an argument's choices."""
         if action.choices is None or value in action.choices:
             return
-        names = [str(one) for one in action.choices]
+        names = [str(choice) for choice in action.choices]
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             self.error(_unknown_command(self.prog, str(value), names))
         close = difflib.get_close_matches(str(value), names, n=1)

@@ -80,9 +80,9 @@ def policy_from(args: Namespace) -> ExecutionPolicy:
     """Return the limits, mounts and variables of the options; defaults for the others."""
     given = {"memory_bytes": args.memory, "disk_bytes": args.disk}
     given["max_processes"] = args.processes
-    fields: dict[str, Any] = {name: one for name, one in given.items() if one is not ...}
-    fields["env"] = dict(_variable(*one) for one in getattr(args, "env", ()))
-    fields["mounts"] = tuple(_mount(*one) for one in getattr(args, "mount", ()))
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not ...}
+    fields["env"] = dict(_variable(*pair) for pair in getattr(args, "env", ()))
+    fields["mounts"] = tuple(_mount(*parts) for parts in getattr(args, "mount", ()))
     return ExecutionPolicy(**fields)
 
 
@@ -95,10 +95,10 @@ def _variable(name: str, value: str | None) -> tuple[str, str]:
 def _mount(source: str, target: str, writable: bool) -> Mount:  # noqa: FBT001 - as it was parsed
     path = Path(os.path.abspath(os.path.expanduser(source)))
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as exc:
         raise ConfigError(f"--mount: cannot use {source}: {exc.strerror}") from None
-    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+    if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
         raise ConfigError(f"--mount: {source} is neither a file nor a folder")
     return Mount(source=path, target=target, writable=writable)
 

@@ -45,10 +45,15 @@ class Background:
         """
         return self.spawn(self._watch(name, pause, steps), shared=True)
 
-    async def wait(self, seconds: float) -> None:
-        """Wait for all tasks, for a while."""
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait for all tasks, at most so long."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self._tasks):
+            task.cancel()
 
     async def _watch(
         self,

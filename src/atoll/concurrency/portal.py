@@ -11,6 +11,7 @@ takes over again once the main thread has made no call for a while.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import asyncio
 import os
 import sys
@@ -18,14 +19,14 @@ import threading
 import time
 from contextlib import contextmanager
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from atoll.concurrency import forks
-from atoll.concurrency.held_signals import HeldSignals
 from atoll.errors import SandboxLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
+    from types import FrameType
 
 T = TypeVar("T")
 IDLE_SECONDS = 0.005
@@ -85,7 +86,7 @@ class Portal:
 
         SandboxLostError in a forked process, which has no thread for the loop.
         """
-        if self.forked:
+        if self._owner != os.getpid():
             work.close()
             raise SandboxLostError(FORKED)
         running = asyncio._get_running_loop()  # noqa: SLF001 - the public one raises if there is none
@@ -105,7 +106,7 @@ class Portal:
         else:
             asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def bring(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_from_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the loop for a coroutine of another loop; both end together."""
         if self.forked:
             work.close()
@@ -146,9 +147,10 @@ class Portal:
         try:
             while True:
                 with HeldSignals(self._stop_soon) as signals, self._driven_here():
-                    task = task or self._loop.create_task(self._stopping(work))
+                    task = task or self._loop.create_task(self._stop_loop_after(work))
                     self._loop.run_forever()
-                signals.deliver()
+                if signals.came:
+                    signals.deliver()
                 if task.done():
                     return task.result()
         except BaseException:
@@ -158,7 +160,7 @@ class Portal:
                 self._loop.call_soon_threadsafe(task.cancel)
             raise
 
-    async def _stopping(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _stop_loop_after(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`, and let the main thread go at once if it drives the loop."""
         try:
             return await work
@@ -253,3 +255,53 @@ class _Call(Generic[T]):
         """Return what the task returned, or raise what it raised."""
         assert self._task is not None
         return self._task.result()
+
+
+_SIGNALS = sorted(_signal.valid_signals())
+
+
+class HeldSignals:
+    """Holds back the handlers of signals in the main thread, where they must not raise.
+
+    Within the block, signals that have a handler in Python are noted, and `on_signal` is called.
+    (The C module is used, since `signal` takes a microsecond for each signal that it looks up.)
+    """
+
+    def __init__(self, on_signal: Callable[[], None]) -> None:
+        self._on_signal = on_signal
+        self._replaced: dict[int, Any] = {}
+        self.came: list[tuple[Callable[..., Any], int, FrameType | None]] = []
+        """The signals that came, with their handlers."""
+
+    def __enter__(self) -> Self:
+        try:
+            for number in _SIGNALS:
+                handler = _signal.getsignal(number)
+                if callable(handler):
+                    self._replaced[number] = handler
+                    _signal.signal(number, self._note)
+        except BaseException:
+            self._restore()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        try:
+            self._restore()
+        finally:
+            self._restore()  # the rest, if the first handler that was back raised at once
+
+    def deliver(self) -> None:
+        """Call the handlers of the signals that came; they may raise."""
+        for handler, number, frame in self.came:
+            handler(number, frame)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came.append((self._replaced[number], number, frame))
+        self._on_signal()
+
+    def _restore(self) -> None:
+        while self._replaced:
+            number, handler = next(iter(self._replaced.items()))
+            _signal.signal(number, handler)
+            del self._replaced[number]  # only now: until then a signal finds its handler there

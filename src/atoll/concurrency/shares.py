@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 OWNER: ContextVar[str] = ContextVar("OWNER", default="")
-MOST_THREADS = 16
-MOST_THREADS_OF_ONE = 4
+MAX_THREADS = 16
+MAX_THREADS_OF_ONE = 4
 RESERVED_THREADS = 240
-"""Threads besides MOST_THREADS, for owners of which nothing runs."""
+"""Threads besides MAX_THREADS, for owners of which nothing runs."""
 
 
 @contextlib.contextmanager
@@ -74,6 +74,13 @@ class FairShare(Generic[T]):
             return self.running < self._most + self._reserve
         return self.running < self._most and (own < self._most_of_one or not owner)
 
+    def try_enter(self, owner: str) -> bool:
+        """Count one more that runs if it may start now, ahead of none of its owner's own."""
+        if owner in self._queues or not self.may_start(owner):
+            return False
+        self.enter(owner)
+        return True
+
     def enter(self, owner: str) -> None:
         """Count one more that runs, whether there is room for it or not."""
         self.running += 1
@@ -94,7 +101,7 @@ class FairShare(Generic[T]):
     def pop(self) -> tuple[str, T] | None:
         """Return the work that starts next with its owner, and count it; None if none may."""
         able = (owner for owner in self._queues if self.may_start(owner))
-        owner = min(able, key=lambda one: self._of_owner.get(one, 0), default=None)
+        owner = min(able, key=lambda owner_key: self._of_owner.get(owner_key, 0), default=None)
         if owner is None:
             return None
         queue = self._queues.pop(owner)
@@ -131,8 +138,8 @@ class FairThreads(ThreadPoolExecutor):
 
     def __init__(
         self,
-        most: int = MOST_THREADS,
-        most_of_one: int = MOST_THREADS_OF_ONE,
+        most: int = MAX_THREADS,
+        most_of_one: int = MAX_THREADS_OF_ONE,
         reserve: int = RESERVED_THREADS,
     ) -> None:
         super().__init__(most + reserve, thread_name_prefix="atoll")

@@ -26,12 +26,11 @@ class Connection:
         self.peer: Peer
 
     def knows(self, name: Any) -> bool:
-        """Whether a session of that name is open."""
+        """Return whether a session of that name is open."""
         return isinstance(name, str) and name in self._sessions
 
-    def session(self, params: dict[str, Any]) -> tuple[str, Session]:
-        """The session that a request names."""
-        name = params.get("session")
+    def session(self, name: object) -> tuple[str, Session]:
+        """Return the session that a request names."""
         if not isinstance(name, str) or name not in self._sessions:
             raise SandboxClosedError("this connection has no such session")
         return name, self._sessions[name]

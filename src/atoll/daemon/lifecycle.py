@@ -99,7 +99,7 @@ def _wait_until_ready(fd: int, on_wait: Callable[[str], None]) -> bool:
 
 
 def status(paths: DaemonPaths) -> dict[str, Any] | None:
-    """What the daemon says of itself; None if none runs."""
+    """Return the daemon's stats; None if none runs."""
     if not paths.claimed():
         return None
     try:
@@ -125,7 +125,7 @@ def stop(paths: DaemonPaths) -> dict[str, Any] | None:
 
 
 def log_lines(paths: DaemonPaths, count: int, *, follow: bool) -> Iterator[str]:
-    """The last lines of the log, and with `follow` the next ones for ever."""
+    """Yield the last lines of the log; with `follow`, new ones as they come."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(paths.log.open(encoding="utf-8", errors="replace"))
         yield from file.readlines()[-count:]

@@ -6,6 +6,7 @@ listener ─▶ peer (uid checked) ─▶ dispatch ─▶ session ─▶ sandbox
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import os
@@ -17,7 +18,7 @@ from atoll.concurrency.background import Background
 from atoll.concurrency.shares import OWNER, FairThreads
 from atoll.config import SandboxConfig
 from atoll.daemon.connection import Connection
-from atoll.errors import AtollError, SandboxError
+from atoll.errors import AtollError
 from atoll.hosting.concurrency import ConcurrencyLimit
 from atoll.hosting.dispatch import Dispatch
 from atoll.hosting.limits import DaemonLimits
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from atoll.hosting.sessions import Opener, Storage
     from atoll.policy import Isolation
     from atoll.rpc.passed_fds import PassedFds
+    from atoll.sandbox.verbs import Params
 
 STOP_SECONDS = 5
 _LOG = logging.getLogger("atoll.daemon")
@@ -121,13 +123,10 @@ class DaemonServer:
         client = Connection(self._limits.max_sessions_per_connection)
         owner = f"connection {next(self._numbers)}"
 
-        async def serve(method: str, params: dict[str, Any], passed_fds: PassedFds) -> Reply:
-            OWNER.set(owner)  # each call has a task of its own
-            return await self._answer(client, method, params, passed_fds)
-
+        serve = functools.partial(self._answer, client, owner)
         self._connections.add(client)
 
-        def hear(method: str, params: dict[str, Any]) -> None:
+        def hear(method: str, params: Params) -> None:
             if method == "forget":
                 self._background.spawn(self._dispatch.forget(client, params.get("session")))
 
@@ -145,16 +144,13 @@ class DaemonServer:
                 self._background.spawn(self._table.end(session))
 
     async def _answer(
-        self, client: Connection, method: str, params: dict[str, Any], passed_fds: PassedFds
+        self, client: Connection, owner: str, method: str, params: Params, passed_fds: PassedFds
     ) -> Reply:
-        if method in ("ping", "stats"):
-            works_on = {"calls": client.peer.open_calls}
-            return Reply(works_on if method == "ping" else self.stats())
-        carry_out = self._dispatch.methods.get(method)
-        if carry_out is None:
-            raise SandboxError(f"the daemon has no method {method[:100]!r}")
+        OWNER.set(owner)  # each call has a task of its own
+        if method == "stats":
+            return Reply(self.stats())
         try:
-            return await carry_out(client, params, passed_fds)
+            return await self._dispatch.call(client, method, params, passed_fds)
         except AtollError:
             raise
         except Exception as exc:

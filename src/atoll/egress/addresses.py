@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from atoll.egress.certificates import explain
 from atoll.egress.rules import RefusedError, UnreachableError
 from atoll.egress.streams import PlainStream
-from atoll.egress.url_guard import Guard
-from atoll.egress.web_policy import WebPolicy
+from atoll.egress.url_guard import Guard, WebPolicy
 from atoll.errors import ConfigError, WebError, WebRefusedError
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from atoll.egress.rules import Rules
     from atoll.network import NetworkRequest
 
-MOST_ATTEMPTS = 4
+MAX_ATTEMPTS = 4
 ATTEMPT_SECONDS = 10.0
 """Seconds to connect to one address before the next is tried."""
-MOST_PLACES = 256
+MAX_PLACES = 256
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
@@ -47,7 +46,7 @@ class Connector:
         """Return a stream to the server, with TLS if asked; UnreachableError if there is none."""
         addresses = await self._addresses(asked)
         faults = []
-        for address in addresses[:MOST_ATTEMPTS]:
+        for address in addresses[:MAX_ATTEMPTS]:
             try:
                 async with asyncio.timeout(ATTEMPT_SECONDS):
                     return await self._connect(asked, str(address.ip), tls=tls)
@@ -80,7 +79,7 @@ class Connector:
             if self._rules.named_address(host):
                 networks += _LOOPBACK if host == "localhost" else (host,)
             policy = WebPolicy(allow=(host,), ports=(port,), dangerous_networks=networks)
-            if len(self._guards) >= MOST_PLACES:
+            if len(self._guards) >= MAX_PLACES:
                 self._guards.clear()
             self._guards[host, port] = Guard(policy, self._resolver)
         return self._guards[host, port]

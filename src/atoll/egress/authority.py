@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 VALID_DAYS = 365
-MOST_HOSTS = 256
+MAX_HOSTS = 256
 
 
 class Authority:
@@ -44,7 +44,7 @@ class Authority:
     def context(self, host: str) -> ssl.SSLContext:
         """Return the TLS context to act as `host` for the guest; it refuses other server names."""
         if host not in self._contexts:
-            if len(self._contexts) >= MOST_HOSTS:
+            if len(self._contexts) >= MAX_HOSTS:
                 self._contexts.clear()
             self._contexts[host] = self._make_context(host)
         return self._contexts[host]

@@ -9,9 +9,15 @@ from __future__ import annotations
 import os
 import ssl
 
-_SIGNS = ("unknownissuer", "certificate verify failed", "certificate_verify_failed",
-          "invalid peer certificate", "self-signed certificate", "self signed certificate",
-          "unable to get local issuer")  # fmt: skip
+_SIGNS = (
+    "unknownissuer",
+    "certificate verify failed",
+    "certificate_verify_failed",
+    "invalid peer certificate",
+    "self-signed certificate",
+    "self signed certificate",
+    "unable to get local issuer",
+)
 ADVICE = (
     "the server's certificate is not trusted on this machine. If your network has a certificate "
     "authority of its own, add it to the system (on Debian: copy it to "
@@ -47,8 +53,8 @@ def is_refusal(failure: str) -> bool:
 
 def _bundle() -> str | None:
     """Return the file with the system's certificates; SSL_CERT_FILE names another one."""
-    found = ssl.get_default_verify_paths().cafile
-    return found or next((one for one in _BUNDLES if os.path.isfile(one)), None)
+    default = ssl.get_default_verify_paths().cafile
+    return default or next((bundle for bundle in _BUNDLES if os.path.isfile(bundle)), None)
 
 
 _BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt")

@@ -11,10 +11,8 @@ import binascii
 import zlib
 from typing import TYPE_CHECKING
 
-from atoll.egress.needles import Needle
-from atoll.egress.redactor import Form, Redactor
+from atoll.egress.redactor import HEXADECIMAL, JOINED, PLAIN, Form, Needle, Redactor
 from atoll.egress.rules import RefusedError
-from atoll.egress.views import HEXADECIMAL, JOINED, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin, urlsplit
 
 import h11
 
 from atoll.egress.forward import Question, ServerSlot
 from atoll.egress.http import asked_of
-from atoll.egress.rules import RefusedError
-from atoll.egress.usage import Entry
-from atoll.egress.web_policy import REDIRECTS
+from atoll.egress.rules import Entry, RefusedError
+from atoll.egress.url_guard import REDIRECTS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
     from atoll.egress.http import Headers
     from atoll.egress.proxy import Proxy
 
-MOST_REDIRECTS = 10
-MOST_BYTES = 8 << 20
+MAX_REDIRECTS = 10
+MAX_BYTES = 8 << 20
 """Most bytes of a response: it has to fit into one message to the guest."""
 
 
@@ -31,13 +30,13 @@ async def fetch(
     method: str = "GET",
     headers: Mapping[str, str] | None = None,
     body: str | bytes | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return status, URL, headers and body of the answer; RefusedError if the policy refuses.
 
     Redirects of GET and HEAD are followed; each is checked like the first request.
     """
     data = body.encode() if isinstance(body, str) else body
-    for _ in range(MOST_REDIRECTS + 1):
+    for _ in range(MAX_REDIRECTS + 1):
         answer = await _fetch_once(proxy, url, method, headers or {}, data)
         location = answer.headers.get("location")
         if answer.status not in REDIRECTS or location is None or method not in ("GET", "HEAD"):
@@ -45,8 +44,10 @@ async def fetch(
             return {**plain, "body": bytes(answer.body)}
         before, url = url, urljoin(url, location)
         if urlsplit(before)[:2] != urlsplit(url)[:2]:  # another host must not get them
-            headers = {name: one for name, one in (headers or {}).items() if not _is_private(name)}
-    raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
+            headers = {
+                name: text for name, text in (headers or {}).items() if not _is_private(name)
+            }
+    raise RefusedError(f"more than {MAX_REDIRECTS} redirects")
 
 
 def _is_private(name: str) -> bool:
@@ -109,8 +110,8 @@ class MemoryAnswer:
     async def data(self, piece: bytes) -> None:
         """Take a piece of the body; RefusedError if it becomes too large for a message."""
         self.body += piece
-        if len(self.body) > MOST_BYTES:
-            raise RefusedError(f"the answer has more than {MOST_BYTES} bytes, too many for fetch")
+        if len(self.body) > MAX_BYTES:
+            raise RefusedError(f"the answer has more than {MAX_BYTES} bytes, too many for fetch")
 
     async def end(self) -> None:
         """Do nothing: the response is complete."""

@@ -14,7 +14,7 @@ import h11
 
 from atoll.egress.credentials import Unpacker
 from atoll.egress.http import (
-    MOST_HEADERS,
+    MAX_HEADERS,
     PORTS,
     VALUE_BYTES,
     HttpPeer,
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
     from atoll.egress.credentials import Secrets
     from atoll.egress.http import Headers
     from atoll.egress.redactor import Redactor
-    from atoll.egress.rules import Rules
+    from atoll.egress.rules import Entry, Rules
     from atoll.egress.streams import PlainStream
-    from atoll.egress.usage import Entry
     from atoll.network import NetworkRequest
 
 T = TypeVar("T")
@@ -172,7 +171,7 @@ class Forwarder:
         policy, names = self._rules.policy, {usual_name(name) for name, _ in headers}
         rules = ((policy.methods, _OTHER_METHOD), (policy.paths, _OTHER_PATH))
         patterns = [pattern for allowed, pattern in rules if allowed is not None]
-        return frozenset(name for name in names if any(one.match(name) for one in patterns))
+        return frozenset(name for name in names if any(pattern.match(name) for pattern in patterns))
 
     async def _pass_on(
         self, server: HttpPeer, response: h11.Response, answer: Answer, entry: Entry
@@ -234,11 +233,11 @@ def _fault(exc: Exception) -> str:
 
 def _check_size(headers: Iterable[tuple[bytes, bytes]]) -> None:
     lines = list(headers)
-    if len(lines) > MOST_HEADERS or any(
+    if len(lines) > MAX_HEADERS or any(
         len(name) + len(value) > VALUE_BYTES for name, value in lines
     ):
         raise UnreachableError(
-            f"the server sent more than {MOST_HEADERS} headers, or one of more than {VALUE_BYTES} "
+            f"the server sent more than {MAX_HEADERS} headers, or one of more than {VALUE_BYTES} "
             f"bytes"
         )
 

@@ -7,10 +7,9 @@ import contextlib
 import dataclasses
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from atoll.egress.rules import Rules
-from atoll.egress.usage import Budget, Log
+from atoll.egress.rules import Budget, Log, Rules
 from atoll.errors import ConfigError
 from atoll.extras import hint
 from atoll.jail.supervisor.spec import GUEST_HOME
@@ -28,12 +27,22 @@ if TYPE_CHECKING:
 PROXY_URL = f"http://{PROXY_ADDRESS[0]}:{PROXY_ADDRESS[1]}"
 CA_FILE = f"{GUEST_HOME}/.atoll-network-ca.pem"
 _PROXY_VARIABLES = (
-    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
-)  # fmt: skip
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+)
 _CA_VARIABLES = (
-    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS", "AWS_CA_BUNDLE",
-)  # fmt: skip
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "AWS_CA_BUNDLE",
+)
 _BY_PROXY = (
     f"by HTTP through the proxy {PROXY_URL} alone (HTTP_PROXY and HTTPS_PROXY are set); it has no "
     f"other network, and the host's loopback only if it is named"
@@ -58,12 +67,12 @@ class Gateway:
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables by which clients in the guest find the proxy; `own` ones win."""
-        found = dict.fromkeys(_PROXY_VARIABLES, PROXY_URL)
+        variables = dict.fromkeys(_PROXY_VARIABLES, PROXY_URL)
         if not self._rules.names_loopback:  # or 127.0.0.1 goes to the proxy
-            found |= dict.fromkeys(("NO_PROXY", "no_proxy"), _OWN_LOOPBACK)
+            variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), _OWN_LOOPBACK)
         if self._proxy.parts.authority is not None:
-            found |= dict.fromkeys(_CA_VARIABLES, CA_FILE)
-        return {name: value for name, value in found.items() if name not in own}
+            variables |= dict.fromkeys(_CA_VARIABLES, CA_FILE)
+        return {name: value for name, value in variables.items() if name not in own}
 
     def guest_params(self, *, proxied: bool = True) -> dict[str, str]:
         """Return the guest's parameters, no secret: an error text, the authority's certificate."""
@@ -90,7 +99,7 @@ class Gateway:
         method: str = "GET",
         headers: dict[str, str] | None = None,
         body: str | bytes | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """Send one HTTP request; return a dict of status, url, headers and body (bytes)."""
         from atoll.egress.fetch import fetch  # noqa: PLC0415 - it needs h11, an extra
 
@@ -98,9 +107,9 @@ class Gateway:
 
     def share(self, policy: NetworkPolicy | None) -> Share:
         """Return a share for one more sandbox, whose `on_request` decides from now on."""
-        one = Share(self, self._log, policy.on_request if policy else None)
-        self._shares.append(one)
-        return one
+        made = Share(self, self._log, policy.on_request if policy else None)
+        self._shares.append(made)
+        return made
 
     async def release(self, share: Share) -> None:
         """Release a sandbox's share; the last release closes everything."""

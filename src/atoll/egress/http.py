@@ -21,15 +21,26 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 HEAD_BYTES = 64 * 1024
-MOST_HEADERS, VALUE_BYTES = 256, 16 * 1024
+MAX_HEADERS, VALUE_BYTES = 256, 16 * 1024
 """Most headers of a response, and most bytes of one: each of them is searched for secrets."""
 DRAIN_SECONDS, DRAIN_BYTES = 1.0, 1 << 20
 _VERSIONS = (b"1.0", b"1.1")
 PORTS = {"http": 80, "https": HTTPS}
-_HOP_BY_HOP = frozenset({
-    b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer",
-    b"proxy-authenticate", b"transfer-encoding", b"upgrade", b"expect", b"http2-settings",
-})  # fmt: skip
+_HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"te",
+        b"trailer",
+        b"proxy-authenticate",
+        b"transfer-encoding",
+        b"upgrade",
+        b"expect",
+        b"http2-settings",
+    }
+)
 """Hop-by-hop headers, which are not passed on."""
 _LENGTH = frozenset({b"content-length"})
 _SIGN = re.compile(rb"[^a-z0-9]")
@@ -128,11 +139,11 @@ def asked_of(event: h11.Request, tunnel: NetworkRequest | None) -> tuple[Network
 
 def split_authority(text: str, default: int | None) -> tuple[str, int]:
     """Return host in lower case, and port; RefusedError if it is not a valid host and port."""
-    found = _AUTHORITY.match(text)
-    port = int(found["port"]) if found and found["port"] else default
-    if found is None or port is None or not 0 < port < 1 << 16:
+    match = _AUTHORITY.match(text)
+    port = int(match["port"]) if match and match["port"] else default
+    if match is None or port is None or not 0 < port < 1 << 16:
         raise RefusedError(f"not a host and port: {text[:100]!r}", 400)
-    return found["host"].lower().strip("[]").rstrip("."), port
+    return match["host"].lower().strip("[]").rstrip("."), port
 
 
 def usual_name(name: bytes) -> bytes:

@@ -17,9 +17,8 @@ import h11
 from atoll.egress.authority import same_name
 from atoll.egress.forward import Forwarder, Question, ServerSlot
 from atoll.egress.http import HttpPeer, asked_of
-from atoll.egress.rules import RefusedError
+from atoll.egress.rules import Entry, RefusedError
 from atoll.egress.streams import PlainStream, ReplayedStream, TlsStream, read_hello
-from atoll.egress.usage import Entry
 from atoll.network import NetworkRequest
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from atoll.egress.credentials import Secrets
     from atoll.egress.forward import Answer
     from atoll.egress.http import Headers
-    from atoll.egress.rules import Rules
+    from atoll.egress.rules import Budget, Log, Rules
     from atoll.egress.streams import Stream
-    from atoll.egress.usage import Budget, Log
     from atoll.network import OnRequest
 
 IDLE_SECONDS = 60.0
@@ -272,9 +270,12 @@ class Proxy:
         line = bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in words)
         if guest.h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
-        headers = [(b"content-type", b"text/plain"), (b"connection", b"close"),
-                   (b"content-length", b"%d" % (len(line) + 1)),
-                   (b"x-atoll-refused", line)]  # fmt: skip
+        headers = [
+            (b"content-type", b"text/plain"),
+            (b"connection", b"close"),
+            (b"content-length", b"%d" % (len(line) + 1)),
+            (b"x-atoll-refused", line),
+        ]
         with contextlib.suppress(OSError, h11.LocalProtocolError):
             response = h11.Response(status_code=refusal.status, headers=headers, reason=line)
             await guest.send(response)
@@ -332,7 +333,7 @@ async def _accept_tunnel(guest: HttpPeer) -> Stream:
 
 
 async def _body_of(guest: HttpPeer, event: h11.Request) -> AsyncIterator[bytes] | None:
-    """Return the body that follows; None if there is none."""
+    """Return the body that follows; None if the request has none."""
     lengths = [value for name, value in event.headers if name == b"content-length"]
     if any(name == b"transfer-encoding" for name, _ in event.headers) or (
         lengths and int(lengths[0])

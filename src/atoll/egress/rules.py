@@ -1,15 +1,17 @@
-"""Checks requests against the policy; the guest sees the reason of a refusal."""
+"""Checks requests against the policy, counts them and their bytes against its limits."""
 
 from __future__ import annotations
 
 import asyncio
 import fnmatch
 import inspect
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from atoll.errors import AtollError
-from atoll.network import HostRule
+from atoll.network import HostRule, NetworkSpent, NetworkUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 _SHOWN_HOSTS = 8
 _NEVER = ("TRACE", "TRACK")
 """Methods that echo a request, its credentials included."""
+MAX_LISTED = 1000
+"""Most requests in the result of one execution."""
+PATH_LENGTH = 500
 
 
 class RefusedError(AtollError):
@@ -50,8 +55,8 @@ class Rules:
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
-        self._allow = [HostRule.parse(one) for one in policy.allow]
-        self._deny = [HostRule.parse(one) for one in policy.deny]
+        self._allow = [HostRule.parse(host) for host in policy.allow]
+        self._deny = [HostRule.parse(host) for host in policy.deny]
         self._headers = [(HostRule.parse(host), added) for host, added in policy.headers.items()]
 
     def check(self, asked: NetworkRequest) -> None:
@@ -110,12 +115,12 @@ class Rules:
 
     def added_headers(self, asked: NetworkRequest) -> dict[str, str]:
         """Return the headers to add. SECURITY: to plain http only if its port is named."""
-        found: dict[str, str] = {}
+        headers: dict[str, str] = {}
         for rule, added in self._headers:
             fits = asked.scheme == "https" if rule.port is None else rule.port == asked.port
             if fits and rule.host == asked.host:
-                found |= added
-        return found
+                headers |= added
+        return headers
 
     @property
     def summary(self) -> str:
@@ -161,3 +166,157 @@ def _path_allowed(path: str, patterns: tuple[str, ...]) -> bool:
         plain, pattern.replace("[", "[[]").replace("?", "[?]")
     )
     return any(map(matches, patterns))
+
+
+class Budget:
+    """Requests and bytes of a sandbox and its clones together."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self._policy = policy
+        self._spent = policy.spent or NetworkSpent()
+
+    @property
+    def spent(self) -> bool:
+        """Whether no request is left."""
+        most = self._policy.max_requests
+        return most is not None and self._spent.requests >= most
+
+    def count_request(self) -> None:
+        """Count a request, also an invalid one; RefusedError if none is left."""
+        most_requests, most_bytes = self._policy.max_requests, self._policy.max_bytes
+        if self.spent:
+            raise RefusedError(f"this sandbox has used its max_requests={most_requests}", 429)
+        self._spent.requests += 1
+        if most_bytes is not None and self._spent.bytes >= most_bytes:
+            raise RefusedError(f"this sandbox has used its max_bytes={most_bytes}", 429)
+
+    def count_bytes(self, size: int) -> None:
+        """Count bytes to or from a server; RefusedError once they are more than allowed."""
+        self._spent.bytes += size
+        most = self._policy.max_bytes
+        if most is not None and self._spent.bytes > most:
+            raise RefusedError(f"this sandbox has used its max_bytes={most}", 429)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The bytes of one request, counted for it and for the budget."""
+
+    budget: Budget
+    sent: int = 0
+    received: int = 0
+    redacted: int = 0
+
+    def count_sent(self, size: int) -> None:
+        """Count bytes to the server."""
+        self.sent += size
+        self.budget.count_bytes(size)
+
+    def count_received(self, size: int) -> None:
+        """Count bytes from the server."""
+        self.received += size
+        self.budget.count_bytes(size)
+
+
+class Log:
+    """Adds each request to the lists of all sandboxes that share the proxy."""
+
+    def __init__(self) -> None:
+        self.open_entries: list[Entry] = []
+        self._lists: list[RequestList] = []
+
+    def new_list(self) -> RequestList:
+        """Return a list that gets every request from now on."""
+        requests = RequestList(self)
+        self._lists.append(requests)
+        return requests
+
+    def end_list(self, requests: RequestList) -> None:
+        """Add no more requests to a list."""
+        self._lists.remove(requests)
+
+    def open(self, entry: Entry) -> None:
+        """Record a connection that may stay open for long."""
+        self.open_entries.append(entry)
+
+    def add(self, entry: Entry) -> None:
+        """Record a request that has ended."""
+        if entry in self.open_entries:
+            self.open_entries.remove(entry)
+        for listed in self._lists:
+            listed.add(entry)
+
+
+class RequestList:
+    """The requests since the last result of one sandbox."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._kept: list[NetworkRequest] = []
+        self._unlisted = 0
+        self._reported: dict[Entry, tuple[int, int]] = {}
+        """Open connections that were listed before, with their bytes at that time."""
+
+    def add(self, entry: Entry) -> None:
+        """List a request that has ended, without the bytes that were listed before."""
+        before = self._reported.pop(entry, None)
+        if before is not None and before == entry.bytes and not entry.ended_early:
+            return
+        if len(self._kept) < MAX_LISTED:
+            self._kept.append(entry.finished(*(before or (0, 0))))
+        else:
+            self._unlisted += 1
+
+    def take(self) -> NetworkUse:
+        """Return the requests since the last call, and the new bytes of open connections."""
+        for entry in self._log.open_entries:
+            if self._reported.get(entry) != entry.bytes:
+                before, now = self._reported.get(entry, (0, 0)), entry.bytes
+                self._kept.append(entry.finished(*before))
+                self._reported[entry] = now
+        use = NetworkUse(requests=tuple(self._kept), unlisted=self._unlisted)
+        self._kept, self._unlisted = [], 0
+        return use
+
+
+class Entry:
+    """The record of one request while it runs."""
+
+    def __init__(self, asked: NetworkRequest, budget: Budget) -> None:
+        self.asked = asked
+        self.traffic = Traffic(budget)
+        self.status: int | None = None
+        self.refused: str | None = None
+        self.failed: str | None = None
+        self._started = time.monotonic()
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """Sent and received so far."""
+        return self.traffic.sent, self.traffic.received
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it was refused, cut off, or failed."""
+        return (self.refused or self.failed) is not None
+
+    def refuse(self, why: RefusedError) -> None:
+        """Record why there is no response: refused by the policy, or the server failed."""
+        if isinstance(why, UnreachableError):
+            self.failed = why.reason
+        else:
+            self.refused = why.reason
+
+    def finished(self, sent_before: int = 0, received_before: int = 0) -> NetworkRequest:
+        """Return the finished record, without the bytes that were listed before."""
+        return replace(
+            self.asked,
+            path=self.asked.path[:PATH_LENGTH],
+            status=self.status,
+            sent=self.traffic.sent - sent_before,
+            received=self.traffic.received - received_before,
+            refused=self.refused,
+            failed=self.failed,
+            redacted=self.traffic.redacted,
+            duration_ms=round((time.monotonic() - self._started) * 1000, 3),
+        )

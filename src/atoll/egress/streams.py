@@ -152,10 +152,10 @@ async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
 
     OpenSSL parses it. ssl.SSLError if it is not TLS, EOFError if it never ends.
     """
-    found: list[str | None] = []
+    names: list[str | None] = []
 
     def note(_tls: object, name: str | None, _context: object) -> int:
-        found.append(name)
+        names.append(name)
         return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # ends the handshake here
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -163,7 +163,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
     incoming = ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
     read = b""
-    while not found:
+    while not names:
         data = await stream.read()
         read += data
         if not data or len(read) > HELLO_BYTES:
@@ -174,6 +174,6 @@ async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
         except ssl.SSLWantReadError:
             continue
         except ssl.SSLError:
-            if not found:
+            if not names:
                 raise
-    return read, found[0]
+    return read, names[0]

@@ -1,4 +1,4 @@
-"""Decides which URLs and addresses may be requested, by the tables of ssrfguard.
+"""The policy of what may be fetched: which URLs and addresses, by the tables of ssrfguard.
 
 SECURITY: a name is resolved once. All its addresses must be allowed, and the connection goes to one
 of them: no second lookup could return another address (DNS rebinding).
@@ -6,19 +6,21 @@ of them: no second lookup could return another address (DNS rebinding).
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
 from atoll.extras import hint
+from atoll.policy import MIB, check_positive, checked_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ssrfguard import Address, Policy, Resolver, Target
 
-    from atoll.egress.web_policy import WebPolicy
-
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NUMBERS = ("max_bytes", "timeout_seconds", "max_redirects", "cache_seconds")
 _OFF = "web_fetch is off: give WebPolicy(allow=('docs.python.org', '*.example.org'))"
 _OUR_WORDS = {
     "allowed_hosts": "WebPolicy.allow",
@@ -29,6 +31,50 @@ _SHOWN = 300
 _TRANSLATED = ip_network("::ffff:0:0:0/96")
 """IPv4 addresses behind a translator (RFC 2765), which ssrfguard does not check."""
 T = TypeVar("T")
+
+
+@checked_keywords("option of WebPolicy")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPolicy:
+    """What may be fetched: nothing, unless hosts are named."""
+
+    allow: tuple[str, ...] = ()
+    """Hosts: `docs.python.org`, or `*.example.org` for its subdomains, without itself."""
+    max_bytes: int = 5 * MIB
+    """Bytes of a body, packed and unpacked; a longer text is cut, a longer PDF refused."""
+    timeout_seconds: float = 20
+    """For everything: lookup, redirects, body, text."""
+    max_redirects: int = 5
+    cache_seconds: float = 300
+    """How long a page is returned from the cache; 0: never."""
+    ports: tuple[int, ...] = (80, 443)
+    dangerous_networks: tuple[str, ...] = ()
+    """Private networks that are allowed, such as `127.0.0.1/32` in tests."""
+
+    def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            if (value := getattr(self, name)) or name in {"max_bytes", "timeout_seconds"}:
+                check_positive(name, value)
+        for field in fields(self):
+            if field.name not in _NUMBERS and isinstance(getattr(self, field.name), str):
+                raise ConfigError(f"{field.name} must be a tuple, such as ('docs.python.org',)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A fetched page as text."""
+
+    url: str
+    """The URL that was requested."""
+    final_url: str
+    """The URL after redirects."""
+    status: int
+    content_type: str
+    title: str
+    text: str
+    truncated: bool
+    """Whether there was more than `max_bytes`, or less than Content-Length said."""
+    from_cache: bool = False
 
 
 class Guard:
@@ -58,12 +104,12 @@ class Guard:
             return resolve(target, policy=self._policy, resolver=self._resolver)
 
         try:
-            found = _asked(target.host, look_up)
+            addresses = _asked(target.host, look_up)
         except OSError as exc:
             raise WebError(f"{target.host} has no address: {exc}") from None
-        if any(one.ip in _TRANSLATED for one in found):
+        if any(item.ip in _TRANSLATED for item in addresses):
             raise WebRefusedError(_message(target.host, f"{_TRANSLATED} hides an IPv4 address"))
-        return found
+        return addresses
 
 
 def _made(policy: WebPolicy) -> Policy:

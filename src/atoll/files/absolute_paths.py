@@ -75,17 +75,17 @@ class AbsolutePaths:
         if not _is_path(path):
             return DownloadResult(path=path, error=FileError.INVALID_PATH)
         if _is_shown(path):
-            (found,) = await self._files.download([path])
-            if found.error is not FileError.INVALID_PATH:
-                return found
+            (result,) = await self._files.download([path])
+            if result.error is not FileError.INVALID_PATH:
+                return result
         draft = _draft()
         if failure := await self._run(_FETCH, path, draft):
             return DownloadResult(path=path, error=failure)
         try:
-            (found,) = await self._files.download([draft])
+            (result,) = await self._files.download([draft])
         finally:
             await self._shell(["rm", "-f", draft])
-        return DownloadResult(path=path, content=found.content, error=found.error)
+        return DownloadResult(path=path, content=result.content, error=result.error)
 
     async def _put(self, path: str, data: bytes) -> FileError | None:
         return (await self._files.upload([(path, data)]))[0].error

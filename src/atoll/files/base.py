@@ -1,11 +1,12 @@
-"""The file operations, typed and async; a subclass knows where the files are."""
+"""The file operations, typed, async and blocking; a subclass knows where the files are."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.files.absolute_paths import AbsolutePaths
@@ -25,10 +26,21 @@ from atoll.text.amounts import iso_time
 from atoll.text.name_hints import FilesHints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Coroutine, Iterable
 
     from atoll.files.absolute_paths import Shell
     from atoll.files.types import StrPath
+
+CHANGING = frozenset({"write", "edit", "upload", "send", "delete", "move", "mkdir"})
+"""Operations after which the files may be others."""
+_KINDS: dict[FileError, type[OSError]] = {
+    FileError.FILE_NOT_FOUND: FileNotFoundError,
+    FileError.PERMISSION_DENIED: PermissionError,
+    FileError.IS_DIRECTORY: IsADirectoryError,
+    FileError.FILE_EXISTS: FileExistsError,
+}
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Files(FilesHints, ABC):
@@ -100,10 +112,10 @@ class Files(FilesHints, ABC):
         answer = await self._run(
             "grep", pattern=pattern, path=path, max_results=max_results, **params
         )
-        found = [
+        matches = [
             GrepMatch(path=where, line=line, text=text) for where, line, text in answer["matches"]
         ]
-        return Listing(found, truncated=answer["truncated"])
+        return Listing(matches, truncated=answer["truncated"])
 
     async def glob(self, pattern: str, path: StrPath = ".") -> Listing[FileInfo]:
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
@@ -242,14 +254,6 @@ def _code(answer: dict[str, Any]) -> FileError | None:
     return FileError(answer["error"]) if "error" in answer else None
 
 
-_KINDS: dict[FileError, type[OSError]] = {
-    FileError.FILE_NOT_FOUND: FileNotFoundError,
-    FileError.PERMISSION_DENIED: PermissionError,
-    FileError.IS_DIRECTORY: IsADirectoryError,
-    FileError.FILE_EXISTS: FileExistsError,
-}
-
-
 def _error(code: FileError, path: StrPath, done: str, reason: str) -> OSError:
     """Return the exception for a file that could not be read, deleted, moved, ..."""
     if code is FileError.FILE_NOT_FOUND:
@@ -288,3 +292,62 @@ def _check_text(name: str, value: object, advice: str = "") -> None:
 def _check_count(name: str, value: object) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ConfigError(f"{name} must be a whole number from 0 on, not {value!r}")
+
+
+class Runner(Protocol):
+    """Runs a coroutine and returns its result."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what the coroutine returns."""
+        ...
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method of a blocking facade: the async one of `self._inner`, run by `self._run`.
+
+    It has the same arguments, types and docstring.
+    """
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        done: T = self._run(getattr(self._inner, name)(*args, **kwargs))
+        return done
+
+    return call
+
+
+class SyncFiles(FilesHints):
+    """The files of a sandbox, for blocking code."""
+
+    def __init__(self, files: Files, run: Runner) -> None:
+        self._inner, self._run = files, run
+
+    ls = blocking(Files.ls)
+    read = blocking(Files.read)
+    read_raw = blocking(Files.read_raw)
+    write = blocking(Files.write)
+    edit = blocking(Files.edit)
+    grep = blocking(Files.grep)
+    glob = blocking(Files.glob)
+    ls_info = blocking(Files.ls_info)
+    grep_raw = blocking(Files.grep_raw)
+    glob_info = blocking(Files.glob_info)
+    stat = blocking(Files.stat)
+    mkdir = blocking(Files.mkdir)
+    delete = blocking(Files.delete)
+    move = blocking(Files.move)
+    upload = blocking(Files.upload)
+    download = blocking(Files.download)
+
+
+def run_at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError("a blocking operation has waited for an event loop")

@@ -1,4 +1,7 @@
-"""Files below folders that this process has descriptors of; no guest code takes part."""
+"""Files below folders that this process has descriptors of; no guest code takes part.
+
+A FIFO may have no reader, or a guest may have put something else in its place.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.files import fifo
-from atoll.files.folder import OpenFolders
-from atoll.files.live import MOST_ENTRIES, Entry, LiveFiles
+from atoll.errors import BusyError
+from atoll.files.base import CHANGING
+from atoll.files.folder import OpenFolders, open_beneath
+from atoll.files.live import MAX_ENTRIES, Entry, LiveFiles
 from atoll.files.searcher import Searcher
 from atoll.files.watch import Watch
 from atoll.guest.shared.local_files import locate
@@ -28,10 +32,10 @@ if TYPE_CHECKING:
     Folders = dict[str, int]
     """Descriptors by the names that they have for the guest; the first is the working folder."""
 
+SEND_SECONDS = 10.0
+_PAUSE_SECONDS = 0.005
 AT_ONCE = 8
 """Operations on one sandbox at a time: each holds descriptors, and a thread while it runs."""
-CHANGING = frozenset({"write", "edit", "upload", "delete", "move", "mkdir"})
-
 PATTERN = ("pattern", "regex", "ignore_case")
 """The parameters of `grep` that say what to look for."""
 
@@ -110,7 +114,7 @@ class FolderFiles(LiveFiles):
         folders = await self._folders(False)
         try:
             root, inner = locate(path, tuple(folders))
-            return await fifo.send(folders[root], inner, data)
+            return await _send(folders[root], inner, data)
         finally:
             close_all(folders)
 
@@ -170,15 +174,52 @@ def close_all(folders: Folders) -> None:
 
 def _below(place: OpenFolders, path: str, depth: int) -> list[Entry]:
     rows: list[Entry] = []
-    for name, found in sorted(place.entries(path)):
-        if len(rows) >= MOST_ENTRIES:
+    for name, status in sorted(place.entries(path)):
+        if len(rows) >= MAX_ENTRIES:
             break
         inner = posixpath.join(path, name)
-        rows.append(_entry(inner, found))
-        if depth > 1 and stat.S_ISDIR(found.st_mode):
+        rows.append(_entry(inner, status))
+        if depth > 1 and stat.S_ISDIR(status.st_mode):
             rows += _below(place, inner, depth - 1)
-    return rows[:MOST_ENTRIES]
+    return rows[:MAX_ENTRIES]
 
 
-def _entry(path: str, found: os.stat_result) -> Entry:
-    return Entry(path, found.st_mode, found.st_size, found.st_mtime)
+def _entry(path: str, status: os.stat_result) -> Entry:
+    return Entry(path, status.st_mode, status.st_size, status.st_mtime)
+
+
+async def _send(folder: int, path: str, data: bytes) -> bool:
+    """Write all bytes to the FIFO at `path`; return False if there is none that is read.
+
+    BusyError if its reader takes nothing for SEND_SECONDS.
+    """
+    fd = _open(folder, path)
+    if fd is None:
+        return False
+    try:
+        await asyncio.wait_for(_write(fd, data), SEND_SECONDS)
+    except (TimeoutError, OSError):
+        raise BusyError("the guest takes no requests now: try again later") from None
+    finally:
+        os.close(fd)
+    return True
+
+
+def _open(folder: int, path: str) -> int | None:
+    try:
+        fd = open_beneath(folder, path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return None
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        os.close(fd)
+        return None
+    return fd
+
+
+async def _write(fd: int, data: bytes) -> None:
+    """Write all of it, as the reader takes it."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            await asyncio.sleep(_PAUSE_SECONDS)

@@ -4,28 +4,43 @@ SECURITY: nothing outside the descriptors is reached: the kernel refuses links t
 (openat2). Only regular files are read, which is checked after they are opened: a FIFO does not
 block, and a device is not read. A file is written under another name and renamed, so a link in its
 place is replaced, not followed. Moves and deletes name an entry of the parent's descriptor, so they
-act on a link itself.
+act on a link itself. A folder is entered by its name in a descriptor, with O_NOFOLLOW, and
+everything in it is named in that descriptor. A host that is root has the rights of a file's owner.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
+import platform
 import secrets
 import stat
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.files.changes import remove_tree, rename
-from atoll.files.openat2 import open_beneath
-from atoll.files.owner import acting_as_owner
 from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
 from atoll.guest.shared.texts import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_OPENAT2 = 437
+_NO_MAGICLINKS, _BENEATH = 0x02, 0x08
+_RETRIES = 64
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
+_ASK = -1
+"""An invalid id: setfsuid and setfsgid then change nothing and return the present id."""
+_NOREPLACE = 1
+MAX_OPEN = 100
+"""Folders that are open at one time while a tree is deleted."""
+MAX_PIECES = 10_000
+"""Most pieces that a deep tree is cut into; a guest that keeps adding folders gets an error."""
+_libc = ctypes.CDLL(None, use_errno=True)
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK
 _INNER_FOLDER = _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,7 +106,7 @@ class OpenFolders:
             _put(parent, name, data, fresh=fresh)
 
     def stat(self, path: str) -> os.stat_result:
-        """Return what is known of a file, folder or link; a link is not followed."""
+        """Return the status of a file, folder or link; a link is not followed."""
         with _closing(self._open(path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW)) as fd:
             return os.fstat(fd)
 
@@ -240,3 +255,133 @@ def _closing(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def open_beneath(folder: int, path: str, flags: int, mode: int = 0) -> int:
+    """Return a descriptor of `path` below the folder; links are followed while they stay inside.
+
+    A path that leads out is EXDEV. EAGAIN (something was moved meanwhile) is retried.
+    """
+    how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, _BENEATH | _NO_MAGICLINKS)
+    name = os.fsencode(path)
+    for _ in range(_RETRIES):
+        fd = _syscall(_OPENAT2, folder, name, how, ctypes.c_size_t(len(how)))
+        if fd >= 0:
+            return int(fd)
+        code = ctypes.get_errno()
+        if code not in (errno.EAGAIN, errno.EINTR):
+            break
+    raise OSError(code, os.strerror(code), path)
+
+
+@contextlib.contextmanager
+def acting_as_owner(folder: int) -> Iterator[None]:
+    """Use files as the folder's owner, in this thread alone; no change unless this is root.
+
+    A file system that a zygote host mounted refuses files of users that are not in its namespace.
+    """
+    info = os.fstat(folder)
+    if os.geteuid() != 0 or info.st_uid == 0:
+        yield
+        return
+    group, user, groups = _libc.setfsgid(_ASK), _libc.setfsuid(_ASK), os.getgroups()
+    try:
+        _set_groups([])
+        _libc.setfsgid(info.st_gid)
+        _libc.setfsuid(info.st_uid)
+        _check(info.st_uid, info.st_gid)
+        yield
+    finally:
+        _libc.setfsuid(user)
+        _libc.setfsgid(group)
+        _set_groups(groups)
+
+
+def _set_groups(groups: list[int]) -> None:
+    """Set the groups of this thread alone; the C library's setgroups sets those of all threads."""
+    array = (ctypes.c_uint32 * len(groups))(*groups)
+    number = _SETGROUPS.get(platform.machine())
+    if number is None or _libc.syscall(ctypes.c_long(number), len(groups), array):
+        raise PermissionError(errno.EPERM, "cannot act as the owner of the working folder")
+
+
+def _check(user: int, group: int) -> None:
+    """Raise PermissionError if the kernel did not set these ids: setfsuid reports no error."""
+    if (_libc.setfsuid(_ASK), _libc.setfsgid(_ASK)) != (user, group):
+        raise PermissionError(errno.EPERM, "cannot act as the owner of the working folder")
+
+
+def rename(old: int, name: str, new: int, new_name: str, *, overwrite: bool) -> None:
+    """Rename an entry of one folder to an entry of another; FileExistsError unless `overwrite`."""
+    try:
+        if overwrite:
+            os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
+        else:
+            _rename_fresh(old, name, new, new_name)
+    except OSError as exc:
+        if exc.errno == errno.EXDEV:
+            text = "it cannot be moved to another file system: upload a copy, then delete it"
+            raise OSError(errno.ENOTSUP, text) from None
+        if exc.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, "a folder cannot be moved into itself") from None
+        raise
+
+
+def _rename_fresh(old: int, name: str, new: int, new_name: str) -> None:
+    """Rename with RENAME_NOREPLACE; on a file system without it, check for the target first."""
+    names = os.fsencode(name), os.fsencode(new_name)
+    if hasattr(_libc, "renameat2"):
+        if _libc.renameat2(old, names[0], new, names[1], _NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(code, os.strerror(code))
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(new_name, dir_fd=new, follow_symlinks=False)
+        raise FileExistsError(errno.EEXIST, "it is there already")
+    os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
+
+
+def remove_tree(parent: int, name: str) -> None:
+    """Delete a folder with all it holds.
+
+    A folder that lies too deep is moved up to `parent` and deleted from there, so that no tree
+    needs more than MAX_OPEN descriptors.
+    """
+    pieces, done = [name], 0
+    while pieces:
+        done += 1
+        if done > MAX_PIECES:
+            raise OSError(errno.EBUSY, "it grows while it is deleted: stop what writes to it")
+        piece = pieces.pop()
+        folder = os.open(piece, _INNER_FOLDER, dir_fd=parent)
+        try:
+            _empty(folder, MAX_OPEN, parent, pieces)
+        finally:
+            os.close(folder)
+        os.rmdir(piece, dir_fd=parent)
+
+
+def _empty(folder: int, deeper: int, parent: int, pieces: list[str]) -> None:
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):  # the guest has deleted it meanwhile
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(info.st_mode):
+                os.unlink(name, dir_fd=folder)
+            elif deeper:
+                _remove_folder(folder, name, deeper, parent, pieces)
+            else:
+                moved = f".{secrets.token_hex(8)}.deleted"
+                os.rename(name, moved, src_dir_fd=folder, dst_dir_fd=parent)
+                pieces.append(moved)
+
+
+def _remove_folder(folder: int, name: str, deeper: int, parent: int, pieces: list[str]) -> None:
+    inner = os.open(name, _INNER_FOLDER, dir_fd=folder)
+    try:
+        _empty(inner, deeper - 1, parent, pieces)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=folder)

@@ -23,10 +23,10 @@ from atoll.errors import BusyError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_INSTANCES = 32
-MOST_WATCHES = 64
+MAX_INSTANCES = 32
+MAX_WATCHES = 64
 """Watches of one owner at a time."""
-MOST_FOLDERS = 4_096
+MAX_FOLDERS = 4_096
 """Folders that the watches of one owner have at a time."""
 PAUSE_SECONDS = 0.02
 """How long an instance is not read after a full read: a flood must not keep the loop busy."""
@@ -101,7 +101,7 @@ class Inotify:
     def _tell(self, number: int, mask: int, name: str) -> None:
         with self._guard:
             if mask & OVERFLOW:
-                told = {one: "" for known in self._watches.values() for one in known}
+                told = {item: "" for known in self._watches.values() for item in known}
             elif mask & IGNORED:
                 told = self._watches.pop(number, {})
             else:
@@ -167,10 +167,10 @@ class _Instances:
         self._guard = new_lock()
 
     def take(self, owner: str) -> tuple[str, Inotify]:
-        if owner and self._watches[owner] >= MOST_WATCHES:
-            text = f"{MOST_WATCHES} folders are watched at one time: close a watch"
+        if owner and self._watches[owner] >= MAX_WATCHES:
+            text = f"{MAX_WATCHES} folders are watched at one time: close a watch"
             raise TooManyWatchesError(text)
-        own = owner in self._open or len(self._open) < MOST_INSTANCES
+        own = owner in self._open or len(self._open) < MAX_INSTANCES
         place = owner if own else ""
         if place not in self._open:
             self._open[place] = Inotify()
@@ -180,8 +180,8 @@ class _Instances:
 
     def take_folder(self, owner: str) -> None:
         with self._guard:
-            if owner and self._folders[owner] >= MOST_FOLDERS:
-                text = f"{MOST_FOLDERS:,} folders are watched at one time: close a watch"
+            if owner and self._folders[owner] >= MAX_FOLDERS:
+                text = f"{MAX_FOLDERS:,} folders are watched at one time: close a watch"
                 raise TooManyWatchesError(text)
             self._folders[owner] += 1
 

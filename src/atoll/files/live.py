@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from atoll.files.watch import Change
 
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 """That `inspect` returns."""
 
 

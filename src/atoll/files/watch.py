@@ -1,7 +1,7 @@
 """Reports changes in a folder that this process has a descriptor of, by inotify.
 
 SECURITY: the folder may be a guest's. Names are only reported; the only things opened by name are
-folders below the descriptor, without following links, at most MOST_FOLDERS of them, and in a
+folders below the descriptor, without following links, at most MAX_FOLDERS of them, and in a
 thread: a guest can make folders that take long to look through.
 """
 
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from atoll.files import inotify
-from atoll.files.openat2 import open_beneath
+from atoll.files.folder import open_beneath
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-MOST_FOLDERS = 1_024
-MOST_DEPTH = 64
-MOST_WAITING = 10_000
-MOST_LISTED = 100_000
+MAX_FOLDERS = 1_024
+MAX_DEPTH = 64
+MAX_WAITING = 10_000
+MAX_LISTED = 100_000
 """Entries of folders that are looked at to find the folders below."""
 _MODIFY, _ATTRIBUTES, _CLOSED, _FROM, _TO = 0x2, 0x4, 0x8, 0x40, 0x80
 _CREATE, _DELETE = 0x100, 0x200
@@ -59,7 +59,9 @@ class Watch:
     def __init__(self, root: int, *, recursive: bool) -> None:
         """Take over the folder's descriptor; OSError if it cannot be watched."""
         self._root, self._recursive = root, recursive
-        self._changes: asyncio.Queue[Change] = asyncio.Queue(MOST_WAITING)
+        self._changes: asyncio.Queue[Change] = asyncio.Queue(MAX_WAITING)
+        self._held: list[Change] = []
+        """Changes that are published once the new folders among them are watched."""
         self._lost = self._closed = False
         self._new: deque[str] = deque()
         """Folders to look into: paths below the root, which end with a slash."""
@@ -122,15 +124,26 @@ class Watch:
         kind = next((word for bit, word in _WORDS.items() if mask & bit), "")
         if not kind or not name or self._closed:
             return
-        try:
-            self._changes.put_nowait(Change(path + name, kind, bool(mask & _FOLDER)))
-        except asyncio.QueueFull:
-            self._lost = True
         if self._recursive and mask & _FOLDER and mask & (_CREATE | _TO):
             self._look_into(f"{path}{name}/")
+        if len(self._held) < MAX_WAITING:
+            self._held.append(Change(path + name, kind, bool(mask & _FOLDER)))
+        else:
+            self._lost = True
+        if self._scanning is None:
+            self._publish()
+
+    def _publish(self) -> None:
+        """Hand out the changes that are held: who hears of a folder may count on its changes."""
+        held, self._held = self._held, []
+        for change in held:
+            try:
+                self._changes.put_nowait(change)
+            except asyncio.QueueFull:
+                self._lost = True
 
     def _look_into(self, path: str) -> asyncio.Future[None]:
-        """Watch a folder and those below it soon; return what is done when they are."""
+        """Watch a folder and, a little later, those below it; return a future of that."""
         self._note(path)
         if self._scanning is None:
             self._listed = 0
@@ -145,14 +158,16 @@ class Watch:
             self._end()
         elif self._new:  # it was found as the thread ended
             self._look_into(self._new.popleft())
+        else:
+            self._publish()
 
     def _end(self) -> None:
         self._lease.end()
         os.close(self._root)
 
     def _note(self, path: str) -> None:
-        full = len(self._new) + self._lease.folders > MOST_FOLDERS
-        if full or path.count("/") > MOST_DEPTH:
+        full = len(self._new) + self._lease.folders > MAX_FOLDERS
+        if full or path.count("/") > MAX_DEPTH:
             self._lost = True
         else:
             self._new.append(path)
@@ -178,7 +193,7 @@ class Watch:
         with os.scandir(folder) as entries:
             for entry in entries:
                 self._listed += 1
-                if self._closed or self._listed > MOST_LISTED:
+                if self._closed or self._listed > MAX_LISTED:
                     self._lost = True
                     return
                 if entry.is_dir(follow_symlinks=False):

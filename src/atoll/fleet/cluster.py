@@ -18,9 +18,9 @@ from atoll.fleet.settings import FleetSettings
 
 NAMESPACE = "atoll"
 RESOURCE = "atoll"
-"""What a node has that takes sessions."""
+"""Ray's resource that marks a node which takes sessions."""
 CONNECT_SECONDS = 60.0
-MOST_CALLS = 1000
+MAX_CALLS = 1000
 """Calls of a node's actor at one time: drivers that connect, contexts that are put there."""
 ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a stray call would start a cluster of its own
@@ -80,9 +80,12 @@ def connect(address: str, seconds: float = CONNECT_SECONDS) -> None:
     def work() -> None:
         try:
             ray.init(
-                address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR",
+                address=address,
+                namespace=NAMESPACE,
+                log_to_driver=False,
+                logging_level="ERROR",
                 configure_logging=False,
-            )  # fmt: skip
+            )
             outcome.append(None)
         except BaseException as exc:  # noqa: BLE001 - raised below
             outcome.append(exc)
@@ -119,12 +122,12 @@ def nodes() -> list[NodeRow]:
     """Return the nodes that live and take sessions."""
     return [
         NodeRow(
-            ident=one["NodeID"],
-            name=str(one.get("NodeName") or one["NodeID"][:12]),
-            address=str(one["NodeManagerAddress"]),
+            ident=node["NodeID"],
+            name=str(node.get("NodeName") or node["NodeID"][:12]),
+            address=str(node["NodeManagerAddress"]),
         )
-        for one in library().nodes()
-        if one["Alive"] and one["Resources"].get(RESOURCE)
+        for node in library().nodes()
+        if node["Alive"] and node["Resources"].get(RESOURCE)
     ]
 
 
@@ -134,7 +137,7 @@ def node_actor(row: NodeRow, settings: str) -> Any:
         NodeAffinitySchedulingStrategy,
     )
 
-    from atoll.fleet.actor import NodeActor  # noqa: PLC0415 - it has the pool, and the jail
+    from atoll.fleet.node import NodeActor  # noqa: PLC0415 - it has the pool, and the jail
 
     made = library().remote(NodeActor)
     return made.options(
@@ -145,7 +148,7 @@ def node_actor(row: NodeRow, settings: str) -> Any:
         num_cpus=0,
         max_restarts=0,
         max_task_retries=0,
-        max_concurrency=MOST_CALLS,
+        max_concurrency=MAX_CALLS,
         scheduling_strategy=NodeAffinitySchedulingStrategy(row.ident, soft=False),
     ).remote(row.name, settings, row.address)
 
@@ -161,10 +164,10 @@ def read_settings() -> FleetSettings:
     """Return the settings; FleetError if the cluster was not started as a fleet."""
     from ray.experimental.internal_kv import _internal_kv_get  # noqa: PLC0415
 
-    found = _internal_kv_get(_KEY)
-    if not found:
-        raise FleetError("this Ray cluster is no fleet: start its head with `atoll fleet start`")
-    return FleetSettings.from_json(found)
+    settings = _internal_kv_get(_KEY)
+    if not settings:
+        raise FleetError("this Ray cluster is not a fleet: start its head with `atoll fleet start`")
+    return FleetSettings.from_json(settings)
 
 
 def _explain(address: str, exc: BaseException) -> str:

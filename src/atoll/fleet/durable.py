@@ -10,14 +10,15 @@ import base64
 import hashlib
 import logging
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from atoll.concurrency.background import Background
 from atoll.errors import AtollError, ConfigError, SandboxLostError, StateError
-from atoll.fleet.log import MOST_KEYS, FencedError
+from atoll.fleet.log import MAX_KEYS, FencedError
 from atoll.fleet.settings import KEEP_SECONDS
 from atoll.rpc.connection import Reply
 from atoll.rpc.passed_fds import PassedFds
-from atoll.sandbox.wire import blobs
 from atoll.state.envelope import describe_state
 
 if TYPE_CHECKING:
@@ -25,16 +26,37 @@ if TYPE_CHECKING:
 
     from atoll.fleet.log import Entry, SessionLog
     from atoll.hosting.sessions import SavesWhole, Session
+    from atoll.rpc.connection import Params
 
     Work = Callable[[], Awaitable[Reply]]
 
 _LOG = logging.getLogger("atoll.fleet")
-CHANGING = frozenset({"execute", "shell", "set_variable", "rollback", "initialize", "files"})
-"""Methods after which a session's state may be another."""
 RENEW_AFTER, GIVE_UP_AFTER = 1 / 8, 1 / 2
 """Shares of the time for which a session without an owner is kept. After the first, an owner that
 had nothing to write says that it is there. After the second it writes nothing any more: the session
 may have been ended, and its log deleted a while later, which would accept an entry again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedResult:
+    """The result of a call with an idempotency key, as an entry of a log keeps it."""
+
+    code: str
+    """The digest of the code that ran."""
+    value: Any
+    beside: list[str]
+    """The items beside the reply, in base64."""
+
+    @classmethod
+    def of(cls, reply: Reply, code: str) -> KeyedResult:
+        """Return a reply as it is kept; its items are used up."""
+        items = reply.passed_fds
+        beside = [base64.b64encode(items.take_bytes()).decode() for _ in range(len(items))]
+        return cls(code=code, value=reply.value, beside=beside)
+
+    def reply(self) -> Reply:
+        """Return the reply again."""
+        return Reply(self.value, PassedFds(map(base64.b64decode, self.beside)))
 
 
 class DurableSession:
@@ -55,28 +77,29 @@ class DurableSession:
         self._turn = asyncio.Lock()
         self._writing = asyncio.Lock()
         self._written = _clock()
-        self._results: dict[str, dict[str, Any]] = {}
-        """By key: those of this owner."""
-        self._fresh: dict[str, dict[str, Any]] = {}
-        """Those that no entry has yet."""
-        self._background: set[asyncio.Task[None]] = set()
+        self._results: dict[str, KeyedResult] = {}
+        """Results of this owner by key."""
+        self._fresh: dict[str, KeyedResult] = {}
+        """Results that no entry has yet."""
+        self._background = Background(_LOG)
         self.entry = entry
         self.dirty_since: float | None = None
         self.fenced = False
 
     @property
     def save_lag(self) -> float:
-        """For how long something of the session has not been in the store, in seconds."""
+        """Seconds since the oldest unsaved change."""
         return 0.0 if self.dirty_since is None else time.monotonic() - self.dirty_since
 
-    async def run(self, method: str, params: dict[str, Any], work: Work) -> Reply:
-        """Carry out a call; with durability `cell`, answer once its effect is in the store."""
-        if method not in CHANGING:
-            return await work()
-        key = params.get("key") if method == "execute" else None
+    async def run(self, params: Params, work: Work) -> Reply:
+        """Carry out a call that may change the session.
+
+        With durability `cell`, answer once its effect is in the store.
+        """
+        key = params.get("key")
         async with self._turn:
             self._require_owned()
-            reply = await self._known(key, params)
+            reply = None if key is None else await self._known(key, params)
             if reply is None:
                 reply = await self._fresh_call(key, params, work)
             if self._every_cell and self.dirty_since is not None:
@@ -104,32 +127,32 @@ class DurableSession:
         """Write that the session has ended, unless another node has it."""
         async with self._turn, self._writing:
             if not self.fenced:
-                await asyncio.gather(*self._background, return_exceptions=True)
+                await self._background.wait()
                 await self._log.end(self.entry)
                 self.fenced = True
 
-    async def _known(self, key: str | None, params: dict[str, Any]) -> Reply | None:
+    async def _known(self, key: str, params: Params) -> Reply | None:
         """Return the result of a call with this key that was made before, here or elsewhere."""
-        if key is None:
-            return None
-        found = self._results.get(key) or await self._log.result(self.entry, key)
-        if found is None:
-            return None
-        if found["code"] != _digest(params):
+        known = self._results.get(key)
+        if known is None:
+            logged = await self._log.result(self.entry, key)
+            if logged is None:
+                return None
+            known = KeyedResult(**logged)
+        if known.code != _digest(params):
             raise ConfigError(f"the key {key!r} was used with other code: use another key for it")
-        return _unpack(found)
+        return known.reply()
 
-    async def _fresh_call(self, key: str | None, params: dict[str, Any], work: Work) -> Reply:
+    async def _fresh_call(self, key: str | None, params: Params, work: Work) -> Reply:
         if self.dirty_since is None:
             self.dirty_since = time.monotonic()
         reply = await work()
         if key is None:
             return reply
-        packed = {"code": _digest(params), **_pack(reply)}
-        self._results[key] = self._fresh[key] = packed
-        while len(self._results) > MOST_KEYS:
+        kept = self._results[key] = self._fresh[key] = KeyedResult.of(reply, _digest(params))
+        while len(self._results) > MAX_KEYS:
             self._results.pop(next(iter(self._results)))
-        return _unpack(packed)
+        return kept.reply()
 
     async def _commit(self, *, state_lost: bool = False) -> None:
         since, fresh = self.dirty_since, dict(self._fresh)
@@ -143,7 +166,7 @@ class DurableSession:
             self.dirty_since = None
 
     async def _write(self, append: Callable[[Entry], Awaitable[Entry]]) -> None:
-        """Append an entry; SandboxLostError, and the session is no more this node's, if fenced."""
+        """Append an entry; if another node has the session, give it up with SandboxLostError."""
         old = self.entry
         try:
             self._require_recent()
@@ -153,7 +176,7 @@ class DurableSession:
             raise SandboxLostError(str(exc)) from None
         self._written = _clock()
         if not self._keep_log:
-            self._soon(self._forget(old))
+            self._background.spawn(self._forget(old))
 
     async def _saved(self) -> bytes:
         try:
@@ -168,11 +191,6 @@ class DurableSession:
         except AtollError as exc:
             _LOG.warning("an old state was not deleted: %s", exc)
 
-    def _soon(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-
     def _require_recent(self) -> None:
         if (age := _clock() - self._written) > self._keep_seconds * GIVE_UP_AFTER:
             raise FencedError(f"nothing of the session was written for {age:.0f} s: it may be gone")
@@ -186,7 +204,7 @@ def _clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)  # it goes on while the machine sleeps
 
 
-def _digest(params: dict[str, Any]) -> str:
+def _digest(params: Params) -> str:
     code = str(params.get("code"))
     return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -194,13 +212,3 @@ def _digest(params: dict[str, Any]) -> str:
 def _state_lost(reply: Reply) -> bool:
     result = reply.value.get("result") if isinstance(reply.value, dict) else None
     return isinstance(result, dict) and result.get("state_lost") is True
-
-
-def _pack(reply: Reply) -> dict[str, Any]:
-    beside = [blobs.read(fd) for fd in reply.passed_fds.hand_over()]
-    return {"value": reply.value, "beside": [base64.b64encode(one).decode() for one in beside]}
-
-
-def _unpack(packed: dict[str, Any]) -> Reply:
-    fds = [blobs.write(base64.b64decode(one)) for one in packed["beside"]]
-    return Reply(packed["value"], PassedFds(fds))

@@ -7,7 +7,6 @@ a machine with a wrong clock neither ends sessions early nor has its own ended.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import defaultdict
@@ -17,8 +16,10 @@ from atoll.errors import AtollError
 from atoll.fleet.log import FencedError, SessionLog
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable
 
+    from atoll.concurrency.background import Background
     from atoll.fleet.store import Store
 
     Sweep = Callable[[float], Awaitable[int]]
@@ -27,19 +28,18 @@ SWEEP_SECONDS = 3600.0
 _LOG = logging.getLogger("atoll.fleet")
 
 
-async def watch(store: Store, keep_seconds: float, marks: str, work: Sweep) -> None:
-    """Look for expired sessions about once an hour, for ever; one process at a time does."""
+def watch(
+    background: Background, store: Store, keep_seconds: float, marks: str, work: Sweep
+) -> asyncio.Task[None]:
+    """Look for expired sessions about once an hour; one process at a time does."""
     period = min(SWEEP_SECONDS, keep_seconds / 8)
-    while True:
-        await asyncio.sleep(period)
-        try:
-            now = await take_turn(store, period, marks)
-            if now is not None:
-                await work(now - keep_seconds)
-        except AtollError as exc:
-            _LOG.warning("expired sessions were not looked for: %s", exc)
-        except Exception:  # noqa: BLE001 - it is tried again in an hour, whatever this was
-            _LOG.exception("expired sessions were not looked for")
+
+    async def look() -> None:
+        now = await take_turn(store, period, marks)
+        if now is not None:
+            await work(now - keep_seconds)
+
+    return background.watch("expired sessions", lambda: period, look)
 
 
 async def take_turn(store: Store, period: float, marks: str) -> float | None:
@@ -48,7 +48,7 @@ async def take_turn(store: Store, period: float, marks: str) -> float | None:
     if not await store.create(mark, b"a process looks for expired sessions"):
         return None
     found = await store.times(marks)
-    await store.delete(*(one for one in found if one != mark))
+    await store.delete(*(name for name in found if name != mark))
     return found.get(mark)
 
 

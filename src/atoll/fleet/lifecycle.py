@@ -31,13 +31,13 @@ _PAUSE_SECONDS = 0.05
 async def ensure(address: str) -> Path:
     """Return the socket of this user's driver for a fleet; FleetError if it cannot be started."""
     paths = DaemonPaths(fleet_socket(address))
-    if not paths.claimed() or not os.access(paths.socket, os.F_OK):  # or a dead one's is left
+    if not paths.claimed() or not os.access(paths.socket, os.F_OK):  # or a dead driver's is left
         await asyncio.to_thread(start, address)
     return paths.socket
 
 
 async def connection(address: str) -> DaemonConnection:
-    """Return a connection to the driver; one that was ending is replaced by another."""
+    """Return a connection to the driver; a driver that was ending is replaced."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return await connections.shared(await ensure(address))
@@ -54,7 +54,7 @@ async def ask(address: str) -> dict[str, Any]:
     name = used.hold()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return dict((await used.call("stats", {})).value)
+            return dict((await used.peer.call("stats", {})).value)
     except TimeoutError:
         raise FleetError(
             f"the driver of the fleet at {address} has not answered for {ANSWER_SECONDS:g} s"
@@ -64,20 +64,21 @@ async def ask(address: str) -> dict[str, Any]:
 
 
 def start(address: str) -> None:
-    """Start a driver, unless one runs; return once it serves."""
+    """Start a driver, unless one runs; return once it serves.
+
+    Raise BackendUnavailableError if the one that runs ends instead: another can be started then.
+    """
     cluster.check_listening(address)
     paths = DaemonPaths(fleet_socket(address))
     paths.prepare()
-    for _ in range(ATTEMPTS):
-        try:
-            daemons.spawn(paths, ["-m", "atoll.fleet.process", str(paths.socket), address])
-        except AlreadyRunningError:
-            if not _serves(paths):  # one that was ending: start another one
-                continue
-        except SandboxStartError as exc:
-            raise FleetError(exc.reason.splitlines()[-1]) from None  # Ray warns before it
-        return
-    raise FleetError(f"the fleet's driver ends while it starts: see {paths.log}")
+    try:
+        daemons.spawn(paths, ["-m", "atoll.fleet.driver", str(paths.socket), address])
+    except AlreadyRunningError:
+        if not _serves(paths):
+            reason = f"another one ended while it was waited for: see {paths.log}"
+            raise BackendUnavailableError("ray", reason) from None
+    except SandboxStartError as exc:
+        raise FleetError(exc.reason.splitlines()[-1]) from None  # Ray warns before it
 
 
 def _serves(paths: DaemonPaths) -> bool:

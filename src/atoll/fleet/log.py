@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 OPEN, CLAIM, COMMIT, END = "open", "claim", "commit", "end"
 _KINDS = frozenset({OPEN, CLAIM, COMMIT, END})
-_MOST_ENTRIES = 10**12
-MOST_KEYS = 256
+_MAX_ENTRIES = 10**12
+MAX_KEYS = 256
 """Idempotency keys whose results can be found in a log."""
 _DIGITS = 12
 _IDENT = re.compile(r"[0-9a-f]{32}\Z")
@@ -64,7 +64,7 @@ class Entry:
 
     @classmethod
     def from_bytes(cls, data: bytes | str) -> Entry:
-        """Return the entry; FleetError if it is none."""
+        """Return the entry; FleetError if it is damaged."""
         try:
             fields = json.loads(data)
             made = cls(**{**fields, "left_out": tuple(fields["left_out"])})
@@ -77,16 +77,16 @@ class Entry:
         """Raise ValueError unless the fields have their types: others may have written them."""
         numbers = [self.number, self.epoch, *self.keys.values()]
         texts = [self.kind, self.owner, self.nonce, *self.left_out, *self.keys]
-        if not all(type(one) is int and 0 < one < _MOST_ENTRIES for one in numbers):
-            raise ValueError("a number is none")
-        if not all(isinstance(one, str) for one in texts) or self.kind not in _KINDS:
-            raise ValueError("a text is none")
+        if not all(type(number) is int and 0 < number < _MAX_ENTRIES for number in numbers):
+            raise ValueError("a number is out of range")
+        if not all(isinstance(text, str) for text in texts) or self.kind not in _KINDS:
+            raise ValueError("a text has another type, or the kind is unknown")
         if not isinstance(self.state, str | None) or not isinstance(self.results, dict):
-            raise TypeError("the state or the results are none")
+            raise TypeError("the state or the results have another type")
 
 
 class SessionLog:
-    """The log of one session. One owner appends; anybody may read, or claim."""
+    """The log of one session. One owner appends; any process may read, or claim."""
 
     def __init__(self, store: Store, ident: str) -> None:
         if not _IDENT.match(ident):
@@ -170,7 +170,7 @@ class SessionLog:
         FencedError if it was written to since then. The entry has an epoch of its own: an owner
         that is still there must not take it for one of its commits, and go on after it.
         """
-        logged = sorted(one for one in listed if one.startswith(f"{self._folder}/"))
+        logged = sorted(name for name in listed if name.startswith(f"{self._folder}/"))
         last = await self._read(logged[-1]) if logged else None
         if last is None or last.kind == END:
             await self._delete_states()
@@ -225,7 +225,7 @@ class SessionLog:
         await self._store.delete(*names)
 
     async def _own_entry(self, number: int, epoch: int) -> Entry:
-        """Return an entry of this owner, of which it was told that it failed; else FencedError."""
+        """Re-read our own append after an ambiguous failure; FencedError if it is another's."""
         found = await self._read(self._name(number))
         if found.epoch != epoch or found.kind == END:
             raise _fenced(self.ident, number)
@@ -261,7 +261,7 @@ def _fenced(ident: str, number: int) -> FencedError:
 
 def _committed(last: Entry, results: Mapping[str, Any], left_out: tuple[str, ...]) -> Entry:
     keys = {**last.keys, **dict.fromkeys(results, last.number + 1)}
-    keys = dict(list(keys.items())[-MOST_KEYS:])
+    keys = dict(list(keys.items())[-MAX_KEYS:])
     fields = {"keys": keys, "results": results, "left_out": left_out, "state": None}
     return _next(last, COMMIT, **fields)
 

@@ -1,4 +1,7 @@
-"""One machine of a fleet: its processes of Ray, which listen on one address alone."""
+"""One machine of a fleet: its processes of Ray, which listen on one address alone.
+
+`python -m atoll.fleet.machine start ...` is Ray's own command, kept to the address it is given.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,19 @@ OBJECT_STORE = 80 * MIB
 """About the least that Ray starts with: nothing is put there."""
 _PAUSE_SECONDS = 0.1
 _AGENT_PORTS = (
-    "--dashboard-agent-grpc-port", "--dashboard-agent-listen-port", "--runtime-env-agent-port",
+    "--dashboard-agent-grpc-port",
+    "--dashboard-agent-listen-port",
+    "--runtime-env-agent-port",
     "--metrics-export-port",
-)  # fmt: skip
+)
 """Ray ends a node whose agents do not choose ports within 15 s; it need not wait for given ones."""
+_BIND_OPTION = "--node-ip-address="
 _SLOW_MACHINE = {"RAY_raylet_start_wait_time_s": "50"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What `ray start` is told. `head` is None on the head, else the address of the head."""
+    """The options of `ray start`. `head` is None on the head, else the address of the head."""
 
     bind: str = "127.0.0.1"
     port: int = 6379
@@ -73,11 +79,12 @@ class Machine:
         more += ["--include-dashboard=false"] if self.head is None else []
         resources = f'{{"{cluster.RESOURCE}": 1}}' if self.takes_sessions else "{}"
         return [
-            sys.executable, "-m", "atoll.fleet.ray_start", "start", *where, *more, "--block",
-            f"--node-ip-address={self.bind}", "--num-cpus=0", "--disable-usage-stats",
-            f"--resources={resources}", f"--object-store-memory={OBJECT_STORE}",
+            *(sys.executable, "-m", __name__, "start", *where, *more, "--block"),
+            f"{_BIND_OPTION}{self.bind}",
+            *("--num-cpus=0", "--disable-usage-stats", f"--resources={resources}"),
+            f"--object-store-memory={OBJECT_STORE}",
             *(f"{option}={_free_port(self.bind)}" for option in _AGENT_PORTS),
-        ]  # fmt: skip
+        ]
 
     def environment(self) -> dict[str, str]:
         """Return the variables that Ray's processes, and the node's actor, get."""
@@ -114,9 +121,12 @@ def _start(machine: Machine) -> subprocess.Popen[bytes]:
     for attempt in range(1, ATTEMPTS + 1):
         with tempfile.TemporaryFile() as log:
             process = subprocess.Popen(
-                machine.command(), env=machine.environment(), stdout=log, stderr=log,
+                machine.command(),
+                env=machine.environment(),
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
             if _runs(process, log):
                 return process
             _stop(process)
@@ -162,12 +172,12 @@ async def claim_store(settings: FleetSettings, *, adopt: bool) -> None:
         store.close()
 
 
-def sleep_until_told() -> None:
-    """Return at SIGTERM or SIGINT."""
-    asyncio.run(_until_told())
+def sleep_until_stopped() -> None:
+    """Block until SIGTERM or SIGINT."""
+    asyncio.run(_until_stopped())
 
 
-async def _until_told() -> None:
+async def _until_stopped() -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -189,7 +199,7 @@ def _listens(address: str) -> bool:
 
 def _last_line(log: IO[bytes]) -> str:
     lines = os.pread(log.fileno(), 1 << 20, 0).decode("utf-8", "replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "it printed nothing"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -201,3 +211,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def main() -> None:
+    """Run Ray's command line."""
+    given = [arg for arg in sys.argv if arg.startswith(_BIND_OPTION)]
+    bind = given[0].removeprefix(_BIND_OPTION) if given else ""
+    cluster.library(f"{bind}:0")
+    from ray.scripts.scripts import main as ray_main  # noqa: PLC0415
+
+    ray_main()
+
+
+if __name__ == "__main__":
+    main()

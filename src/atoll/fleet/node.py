@@ -1,9 +1,9 @@
 """A node of a fleet: it owns the node's pool, and runs the daemon's methods for drivers.
 
-    driver ─▶ Link ─▶ MessagePeer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
-                                        └──────▶ DurableSession: commits to the store
+    driver ─▶ Peer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
+                         └──────▶ DurableSession: commits to the store
 
-Ray makes one actor with this on each node (`actor`), and never a second one in its place.
+Ray makes one NodeActor on each node, and never a second one in its place.
 """
 
 from __future__ import annotations
@@ -20,49 +20,59 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from atoll.concurrency.background import Background
 from atoll.concurrency.shares import OWNER, FairThreads
 from atoll.config import SandboxConfig
 from atoll.daemon.connection import Connection
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
-from atoll.files.direct import CHANGING as CHANGING_FILES
 from atoll.fleet import expiry
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
-from atoll.fleet.link import Link, Strangers, facts_message, tls
+from atoll.fleet.files import NodeFiles
+from atoll.fleet.link import NodeListener, peer_options
 from atoll.fleet.log import Entry, SessionLog
-from atoll.fleet.node_files import NodeFiles
+from atoll.fleet.messages import (
+    REQUESTS,
+    ContextPart,
+    ForkSession,
+    LeaveNode,
+    NodeAddress,
+    NodeFacts,
+    OpenSession,
+    RunOnce,
+)
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
+from atoll.guest.shared import values
+from atoll.hosting import heap
 from atoll.hosting.concurrency import ConcurrencyLimit
 from atoll.hosting.dispatch import Dispatch
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.hosting.session_table import SessionTable
 from atoll.hosting.sessions import open_storage
-from atoll.rpc.connection import Reply
+from atoll.rpc.connection import Peer, Reply
 from atoll.rpc.passed_fds import PassedFds
-from atoll.sandbox.wire import blobs, options, results
+from atoll.sandbox import verbs
+from atoll.sandbox.wire import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import socket
 
-    from atoll.fleet.frames import Message
-    from atoll.fleet.peer import PassedBytes
     from atoll.hosting.sessions import SavesWhole, Session
-    from atoll.rpc.connection import Peer
+    from atoll.rpc.blobs import Buffer
+    from atoll.rpc.connection import Params
 
 FACTS_SECONDS = 0.1
-TELL_SECONDS = 0.25
-"""How often a driver is told the node's load, while there is something else to tell it."""
+REPORT_SECONDS = 0.25
+"""How often a driver is sent the node's load, at most."""
 PART_SECONDS = 60.0
 """How long the sessions of drivers that have gone may take to be committed at the end."""
 RUNNING_PER_CPU = 16
 """Cells at one time; most wait for something, and one that computes yields to others."""
 _LOG = logging.getLogger("atoll.fleet")
-_WITHOUT_TURN = frozenset({"open", "fork", "destroy", "leave", "run", "context"})
 _NOT_HERE = frozenset({"attach", "folders"})
 
 
@@ -72,23 +82,26 @@ class NodeHost:
     def __init__(self, name: str, settings: str, address: str = "127.0.0.1") -> None:
         self.name, self._settings = name, FleetSettings.from_json(settings)
         self._address, self._secret = address, secrets.token_bytes(32)
-        self._links: dict[Link, Connection] = {}
-        self._strangers = Strangers()
+        self._drivers: dict[Peer, Connection] = {}
+        self._reported_at: dict[Peer, float] = {}
+        """When each driver was last sent the node's facts."""
+        self._listener = NodeListener(self._secret, self._welcome)
         self._background, self._numbers = Background(_LOG), itertools.count(1)
         self._durable: dict[Session, DurableSession] = {}
         self._contexts, self._node_files = NodeContexts(), NodeFiles()
         self._draining = False
-        self._facts: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._facts: NodeFacts | None = None
+        self._facts_made = 0.0
         self._starting: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._opened, self._has_threads = contextlib.AsyncExitStack(), False
 
-    async def start(self) -> dict[str, Any]:
-        """Open the store and warm the pool, once; return how to connect, and the node's facts."""
+    async def start(self) -> NodeAddress:
+        """Open the store and warm the pool, once; return how to connect."""
         if self._starting is None or (self._starting.done() and self._starting.exception()):
             self._starting = asyncio.ensure_future(self._start())
         await asyncio.shield(self._starting)
-        return {"port": self._port, "secret": self._secret, "facts": self.facts()}
+        return NodeAddress(port=self._port, secret=self._secret, facts=self.facts())
 
     async def _start(self) -> None:
         # Ray blocks SIGINT in its processes. Guests are interrupted by it, and would inherit that.
@@ -109,10 +122,7 @@ class NodeHost:
             box = await self._pool.open(SandboxConfig(backend="auto"))
             self._level = str(box.isolation)
             await box.destroy()
-            self._server = await asyncio.get_running_loop().create_server(
-                self._welcome, self._address, 0, ssl=tls(server=True)
-            )
-            self._port = self._server.sockets[0].getsockname()[1]
+            self._port = self._listener.start(self._address)
             self._watching = self._watch()
             self._opened = opened.pop_all()
 
@@ -128,250 +138,254 @@ class NodeHost:
         self._concurrency = ConcurrencyLimit(limits.max_running, limits.max_queue)
         self._dispatch = Dispatch(self._table, self._concurrency)
         self._methods = {
-            **{name: one for name, one in self._dispatch.methods.items() if name not in _NOT_HERE},
-            "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
-            "files": self._files, "run": self._run, "initialize": self._restart,
-            "context": self._context, "pause": self._pause, "resume": self._resume,
-        }  # fmt: skip
+            "destroy": self._destroy,
+            "files": self._files,
+            "initialize": self._restart,
+            "pause": self._pause,
+        }
+        """The verbs of a session to which a node adds something."""
 
     def _watch(self) -> list[asyncio.Task[None]]:
         """Start what saves sessions, and what deletes those that no node has."""
         sweep = partial(expiry.sweep, self._store)
-        sweeping = expiry.watch(self._store, self._settings.keep_seconds, "sweeps", sweep)
+        keep, store = self._settings.keep_seconds, self._store
         pause = min(1.0, self._settings.save_seconds / 2)
-        steps = self._save_all, self._node_files.sweep, self._table.sweep
+        steps = self._save_all, self._node_files.sweep, self._table.sweep, self._report_to_all
         watching = self._background.watch("the node", lambda: pause, *steps)
-        return [watching, self._background.spawn(sweeping, shared=True)]
+        return [watching, expiry.watch(self._background, store, keep, "sweeps", sweep)]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> NodeFacts:
         """Return load and place, as drivers choose by them; a moment old at most."""
-        made, facts = self._facts
-        if time.monotonic() - made > FACTS_SECONDS or facts["sessions"] != self._table.count:
-            facts = {
-                "name": self.name,
-                "pid": os.getpid(),
-                "isolation": self._level,
-                "sessions": self._table.count,
-                "capacity": self._settings.capacity,
-                "executing": self._concurrency.running,
-                "queued": self._concurrency.waiting,
-                "executions": self._dispatch.executions,
-                "contexts": self._contexts.digests,
-                "tiers": self._pool.stats(),
-                "draining": self._draining,
-                "drivers": len(self._links),
-                "durable": len(self._durable),
-                "save_lag": max((one.save_lag for one in self._durable.values()), default=0.0),
-            }
-            self._facts = time.monotonic(), facts
+        facts, now = self._facts, time.monotonic()
+        stale = now - self._facts_made > FACTS_SECONDS
+        if facts is None or stale or facts.sessions != self._table.count:
+            self._facts_made = now
+            self._facts = facts = NodeFacts(
+                name=self.name,
+                pid=os.getpid(),
+                isolation=self._level,
+                sessions=self._table.count,
+                capacity=self._settings.capacity,
+                executing=self._concurrency.running,
+                queued=self._concurrency.waiting,
+                executions=self._dispatch.executions,
+                contexts=self._contexts.digests,
+                tiers=self._pool.stats(),
+                draining=self._draining,
+                drivers=len(self._drivers),
+                durable=len(self._durable),
+                save_lag=max((kept.save_lag for kept in self._durable.values()), default=0.0),
+            )
         return facts
 
-    async def drain(self, *, draining: bool = True) -> dict[str, Any]:
-        """Take no new session; drivers move those that are here."""
+    async def drain(self, *, draining: bool = True) -> NodeFacts:
+        """Take no new session, or take them again; drivers move those that are here."""
         await self.start()
         self._draining = draining
-        self._facts = float("-inf"), {}
+        self._facts = None
         return self.facts()
 
     async def close(self) -> None:
         """Commit what can be, and end every session."""
         for task in self._watching:
             task.cancel()
-        self._server.close()
-        for link in list(self._links):
-            link.end("the node is stopped")
+        self._listener.close()
+        for driver in list(self._drivers):
+            driver.end("the node is stopped")
         await self._background.wait(PART_SECONDS)
         await self._opened.aclose()
 
-    def _welcome(self) -> Link:
-        """Return what speaks to one more driver."""
+    def _welcome(self, sock: socket.socket) -> None:
+        """Serve one more driver."""
         connection = Connection(self._settings.capacity)
         driver = next(self._numbers)
 
-        async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
+        async def serve(method: str, params: Params, fds: PassedFds) -> Reply:
             # Each call has a task of its own. One driver may serve many clients: a session is the
-            # least that surely belongs to one of them.
+            # least that surely belongs to one client.
             OWNER.set(f"driver {driver} {params.get('session')!s:.64}")
-            return await self._serve(connection, method, params, fds)
+            try:
+                return await self._serve(connection, method, params, fds)
+            finally:
+                self._report_to(connection.peer)
 
-        def hear(method: str, params: dict[str, Any]) -> None:
+        def hear(method: str, params: Params) -> None:
             if method == "context_over":
-                self._contexts.drop_upload(connection, str(params["upload"]))
-            elif method != "alive":
-                _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
+                self._contexts.drop_upload(connection, str(params.get("upload")))
+            else:
+                _LOG.warning("a driver sent an unknown notification, %s: %s", method, list(params))
 
-        link = Link(self._secret, serve, hear, self._ended, dials=False)
-        self._strangers.add(link)
-        link.on_ready = lambda: self._links.update({link: connection})
-        link.news = self._news()
-        connection.peer = cast("Peer", link.peer)
-        return link
-
-    def _news(self) -> Callable[[], Message | None]:
-        """Return a function that tells the node's facts, but not with every message."""
-        told = float("-inf")
-
-        def news() -> Message | None:
-            nonlocal told
-            now = time.monotonic()
-            if now - told < TELL_SECONDS:
-                return None
-            told = now
-            return facts_message(self.facts())
-
-        return news
-
-    def _ended(self, link: Link, why: str) -> None:
-        """End the sessions of a driver that has gone."""
-        if link in self._links:
+        def farewell(why: str) -> None:
             _LOG.info("a driver has gone: %s", why)
-            self._background.spawn(self._part_from(self._links.pop(link)))
+            self._reported_at.pop(connection.peer, None)
+            if self._drivers.pop(connection.peer, None) is not None:
+                self._background.spawn(self._part_from(connection))
+
+        connection.peer = Peer(sock, serve, hear, farewell, peer_options("the driver"))
+        self._drivers[connection.peer] = connection
+
+    def _report_to_all(self) -> None:
+        for driver in list(self._drivers):
+            self._report_to(driver)
+
+    def _report_to(self, driver: Peer) -> None:
+        """Send a driver the node's facts, but not with every message."""
+        now = time.monotonic()
+        if driver in self._drivers and now - self._reported_at.get(driver, 0.0) >= REPORT_SECONDS:
+            self._reported_at[driver] = now
+            driver.notify("facts", self.facts().params())
 
     async def _serve(
-        self, connection: Connection, method: str, params: dict[str, Any], fds: PassedFds
+        self, connection: Connection, method: str, params: Params, fds: PassedFds
     ) -> Reply:
-        carry_out = self._methods.get(method)
-        if carry_out is None:
-            raise SandboxError(f"a node has no method {method[:100]!r}")
+        if method in _NOT_HERE:
+            raise SandboxError(f"a node has no method {method!r}")
+        if method in REQUESTS:
+            return await self._serve_driver(connection, method, params, fds)
+        if method in self._methods:
+            work = partial(self._methods[method], connection, params, fds)
+        else:
+            work = partial(self._dispatch.call, connection, method, params, fds)
         durable = None
-        if self._durable and method not in _WITHOUT_TURN and not _only_reads(method, params):
-            durable = self._durable.get(connection.session(params)[1])
-        if durable is None:
-            return await carry_out(connection, params, fds)
-        return await durable.run(method, params, partial(carry_out, connection, params, fds))
+        if self._durable and verbs.may_change(method, params):
+            durable = self._durable.get(connection.session(params.get("session"))[1])
+        return await (work() if durable is None else durable.run(params, work))
 
-    async def _open(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+    async def _serve_driver(
+        self, connection: Connection, method: str, params: Params, fds: PassedFds
+    ) -> Reply:
+        """Carry out a request that only a driver makes."""
+        match REQUESTS[method].read(params):
+            case OpenSession() as request:
+                return await self._open(connection, request, fds)
+            case ForkSession() as request:
+                return await self._fork(connection, request, fds)
+            case LeaveNode() as request:
+                return await self._leave(connection, request)
+            case RunOnce() as request:
+                return await self._run(request)
+            case ContextPart(digest=str(digest), described=dict(described)) as last:
+                self._contexts.finish(connection, last.upload, digest, described)
+            case ContextPart() as part:
+                data = fds.take_bytes()
+                self._contexts.take_part(connection, part.upload, part.offset, data)
+        return Reply({})
+
+    async def _open(self, connection: Connection, request: OpenSession, fds: PassedFds) -> Reply:
         """Open a session, from the state that its log names if it has one."""
-        if self._draining:
-            raise BusyError("the node is being drained")
-        config, (given, passed) = _config(params), self._with_context(params)
-        passed += fds.hand_over()
-        entry = Entry.from_bytes(params["entry"]) if params.get("entry") else None
-        log = SessionLog(self._store, params["session"]) if entry else None
-        if log is not None and entry is not None and (state := await log.state(entry)) is not None:
-            given["state"] = True
-            passed.append(blobs.write(state))
-        with contextlib.closing(PassedFds(passed)) as all_fds:
-            initialize = self._dispatch.methods["initialize"]
-            reply = await initialize(connection, {**given, "config": config}, all_fds)
-        if log is not None and entry is not None:
-            durable = self._keep(connection, params, log, entry)
-            if params.get("state") is True:  # the caller's own, which no entry has
+        self._refuse_if_draining()
+        config, log = _config(request.config), SessionLog(self._store, request.session)
+        entry = Entry.from_bytes(request.entry) if request.entry else None
+        kept = None if entry is None else await log.state(entry)
+        states = fds.hand_over() if kept is None else [kept]
+        context, items = self._with_context(request.context, request.session)
+        given = {"session": request.session, "config": config, "context": context}
+        with contextlib.closing(PassedFds([*items, *states])) as both:
+            asked = {**given, "state": bool(states)}
+            reply = await self._dispatch.call(connection, "initialize", asked, both)
+        if entry is not None:
+            durable = self._keep(connection, request.session, request.durability, log, entry)
+            if request.state:  # the caller's own, which no entry has
                 await durable.commit(anyway=True)
         return reply
 
-    async def _context(
-        self, connection: Connection, params: dict[str, Any], fds: PassedFds
-    ) -> Reply:
-        """Take a part of a context, or its digest, which comes last."""
-        upload = str(params["upload"])
-        if "digest" in params:
-            self._contexts.finish(connection, upload, params["digest"], params["described"])
-        else:
-            data = cast("PassedBytes", fds).take_buffer()
-            self._contexts.take_part(connection, upload, params["offset"], data)
-        return Reply({})
+    def _with_context(
+        self, context: Params | None, session: str
+    ) -> tuple[Params | None, list[int | Buffer]]:
+        """Return a request's context, with its memory file if it is named by its digest."""
+        if context is None or "digest" not in context:
+            return context, []
+        shared = self._contexts.use(context["digest"], session)
+        return shared.describe(), [os.dup(shared.fd)]
 
-    def _with_context(self, params: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Return a request with its context as a memory file, if it names one by its hash."""
-        shared = params.get("context")
-        if not isinstance(shared, dict) or "digest" not in shared:
-            return dict(params), []
-        context = self._contexts.use(shared["digest"], str(params["session"]))
-        return {**params, "context": context.describe()}, [os.dup(context.fd)]
-
-    async def _restart(
-        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
-    ) -> Reply:
+    async def _restart(self, connection: Connection, params: Params, _fds: PassedFds) -> Reply:
         """Start a session afresh."""
-        given, passed = self._with_context(params)
-        with contextlib.closing(PassedFds(passed)) as fds:
-            return await self._dispatch.methods["initialize"](connection, given, fds)
+        context, items = self._with_context(params.get("context"), str(params["session"]))
+        with contextlib.closing(PassedFds(items)) as fds:
+            given = {**params, "context": context}
+            return await self._dispatch.call(connection, "initialize", given, fds)
 
     def _keep(
-        self, connection: Connection, params: dict[str, Any], log: SessionLog, entry: Entry
+        self, connection: Connection, name: str, durability: str, log: SessionLog, entry: Entry
     ) -> DurableSession:
-        _, session = connection.session(params)
-        every_cell = params.get("durability") == "cell"
-        durable = DurableSession(
-            session, log, entry, every_cell=every_cell, keep_log=self._settings.keep_log,
+        """Commit what the calls of a session leave from now on."""
+        _, session = connection.session(name)
+        durable = self._durable[session] = DurableSession(
+            session,
+            log,
+            entry,
+            every_cell=durability == "cell",
+            keep_log=self._settings.keep_log,
             keep_seconds=self._settings.keep_seconds,
-        )  # fmt: skip
-        self._durable[session] = durable
+        )
         return durable
 
-    async def _fork(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
-        reply = await self._dispatch.methods["fork"](connection, params, fds)
-        twin = {**params, "session": params["twin"]}
-        if params.get("entry"):
-            entry = Entry.from_bytes(params["entry"])
-            log = SessionLog(self._store, params["twin"])
-            await self._keep(connection, twin, log, entry).commit(anyway=True)
+    async def _fork(self, connection: Connection, request: ForkSession, fds: PassedFds) -> Reply:
+        names = {"session": request.session, "twin": request.twin}
+        reply = await self._dispatch.call(connection, "fork", names, fds)
+        if request.entry:
+            entry, log = Entry.from_bytes(request.entry), SessionLog(self._store, request.twin)
+            durable = self._keep(connection, request.twin, request.durability, log, entry)
+            await durable.commit(anyway=True)
         return reply
 
-    async def _destroy(
-        self, connection: Connection, params: dict[str, Any], fds: PassedFds
-    ) -> Reply:
+    async def _destroy(self, connection: Connection, params: Params, _fds: PassedFds) -> Reply:
         """End a session for good: its log says so, and its states are deleted."""
-        name, session = connection.session(params)
-        durable = self._durable.pop(session, None)
-        self._contexts.release(name)
-        self._node_files.forget(session)
-        reply = await self._dispatch.methods["destroy"](connection, params, fds)
+        durable = await self._end(connection, params.get("session"))
         if durable is not None:
             try:
                 await durable.end()
             except AtollError as exc:
                 _LOG.warning("the end of a session was not written, its states stay: %s", exc)
-        return reply
+        return Reply(None)
 
-    async def _leave(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+    async def _leave(self, connection: Connection, request: LeaveNode) -> Reply:
         """End a session here, to go on elsewhere: from its log, or from the state returned."""
-        name, session = connection.session(params)
-        durable, kept = self._durable.pop(session, None), PassedFds()
+        _, session = connection.session(request.session)
+        durable, kept = self._durable.get(session), PassedFds()
         if durable is not None:
             await durable.commit()
+            self._durable.pop(session, None)
             durable.fenced = True
-        elif params.get("save") is True:
+        elif request.save:
             async with session.in_turn() as box:
-                state = await cast("SavesWhole", box).save_whole()
-            kept = PassedFds([blobs.write(state)])
-        self._contexts.release(name)
-        self._node_files.forget(session)
-        await self._dispatch.methods["destroy"](connection, params, fds)
+                kept = PassedFds([await cast("SavesWhole", box).save_whole()])
+        await self._end(connection, request.session)
         return Reply({}, kept)
 
-    async def _files(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
-        """Carry out an operation on a session's files; contents are beside the request."""
-        return await self._node_files.request(connection.session(params)[1], params, fds)
+    async def _end(self, connection: Connection, named: object) -> DurableSession | None:
+        """End a session here, its watches and its use of a context; return its durable side."""
+        name, session = connection.session(named)
+        durable = self._durable.pop(session, None)
+        self._contexts.release(name)
+        self._node_files.forget(session)
+        await self._dispatch.destroy(connection, name)
+        return durable
 
-    async def _pause(
-        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
-    ) -> Reply:
+    async def _files(self, connection: Connection, params: Params, fds: PassedFds) -> Reply:
+        """Carry out an operation on a session's files; contents are beside the request."""
+        _, session = connection.session(params.get("session"))
+        return await self._node_files.request(session, params, fds)
+
+    async def _pause(self, connection: Connection, params: Params, _fds: PassedFds) -> Reply:
         """Freeze a session's guest. It is saved before: a save would let it run again."""
-        _, session = connection.session(params)
+        _, session = connection.session(params.get("session"))
         if (durable := self._durable.get(session)) is not None:
             await durable.commit()
         await session.pause()
         return Reply({})
 
-    async def _resume(
-        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
-    ) -> Reply:
-        """Let a session's guest run again, which every call does."""
-        async with connection.session(params)[1].in_turn():
-            return Reply({})
-
-    async def _run(self, _connection: Connection, params: dict[str, Any], _fds: PassedFds) -> Reply:
+    async def _run(self, request: RunOnce) -> Reply:
         """Run code once, in a sandbox of its own."""
+        self._refuse_if_draining()
+        item = values.decode(request.item)
+        config = options.from_wire(_config(request.config), context=item)
+        async with self._concurrency.slot():
+            return RunOnce.answer.pack(await self._pool.run(request.code, config))
+
+    def _refuse_if_draining(self) -> None:
         if self._draining:
             raise BusyError("the node is being drained")
-        fields = {"context": params["item"]} if "item" in params else {}
-        config = options.from_wire(_config(params), **fields)
-        async with self._concurrency.slot():
-            result = await self._pool.run(str(params["code"]), config)
-        plain, beside = results.to_wire(result)
-        return Reply({"result": plain}, PassedFds([blobs.write(beside)] if beside else []))
 
     async def _save_all(self) -> None:
         """Renew the leases of all sessions, and save those that are due."""
@@ -402,15 +416,31 @@ class NodeHost:
             await self._table.end(session)
 
 
-def _config(params: dict[str, Any]) -> dict[str, Any]:
+def _config(given: Params) -> Params:
     """Return a client's configuration with this node's interpreter in place of the client's."""
-    config = dict(params["config"])
-    if config.get("interpreter") is None:
+    if given.get("interpreter") is None:
         raise ConfigError("a fleet's sandbox has its node's Python: leave `python` out")
-    if config.get("workspace") is not None or config["policy"]["mounts"]:
+    if given.get("workspace") is not None or given["policy"]["mounts"]:
         raise ConfigError("a fleet's sandbox sees no folders of this machine: upload files")
-    return {**config, "python": sys.executable}
+    return {**given, "python": sys.executable}
 
 
-def _only_reads(method: str, params: dict[str, Any]) -> bool:
-    return method == "files" and params.get("operation") not in CHANGING_FILES
+class NodeActor:
+    """What Ray calls on a node.
+
+    Ray wraps each method of an actor's class in tracing of its own, also those that only the node
+    calls for every message. So NodeHost is not that class.
+    """
+
+    def __init__(self, name: str, settings: str, address: str) -> None:
+        self._host = NodeHost(name, settings, address)
+
+    async def start(self) -> NodeAddress:
+        """Warm the node; return how to connect."""
+        address = await self._host.start()
+        heap.collect_rarely()
+        return address
+
+    async def drain(self, *, draining: bool) -> NodeFacts:
+        """Take no new session, or take them again; return the node's facts."""
+        return await self._host.drain(draining=draining)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.errors import (
     AtollError,
@@ -16,24 +17,21 @@ from atoll.errors import (
     SandboxLostError,
 )
 from atoll.fleet.contexts import MISSING
-from atoll.fleet.peer import LinkLostError
-from atoll.sandbox.wire import blobs
+from atoll.fleet.link import LinkLostError
+from atoll.fleet.messages import LeaveNode, OpenSession
+from atoll.sandbox import verbs
 
 if TYPE_CHECKING:
-    from atoll.fleet.log import Entry, SessionLog
+    from atoll.fleet.contexts import SharedContext
+    from atoll.fleet.log import SessionLog
     from atoll.fleet.router import DriverLink, Router
-    from atoll.fleet.shared import SharedContext
-    from atoll.rpc.connection import Peer, Reply
+    from atoll.rpc.blobs import Buffer
+    from atoll.rpc.connection import Items, Params, Peer, Reply
     from atoll.rpc.passed_fds import PassedFds
 
 RECOVER_SECONDS = 60.0
 """For how long a session whose node was lost is tried to be opened elsewhere."""
 PAUSE_SECONDS = 0.1
-REPEATABLE = frozenset(
-    {"get_variable", "has_variable", "variables", "set_variable", "tools", "validate", "save",
-     "pause", "resume"}
-)  # fmt: skip
-"""Methods that may be carried out twice: they read, or set to the same value."""
 _LOG = logging.getLogger("atoll.fleet")
 
 
@@ -41,13 +39,13 @@ _LOG = logging.getLogger("atoll.fleet")
 class OpenRequest:
     """What is needed to open a session, again and again."""
 
-    config: dict[str, Any]
+    config: Params
     durability: str = "none"
     auto_recover: bool = False
-    context: dict[str, Any] | None = None
+    context: Params | None = None
     """A small context, as it is sent; a large one is in `shared`."""
     shared: SharedContext | None = None
-    state: bytes | None = field(default=None, repr=False)
+    state: Buffer | None = field(default=None, repr=False)
 
 
 class RoutedSession:
@@ -56,7 +54,7 @@ class RoutedSession:
     def __init__(
         self, ident: str, opening: OpenRequest, router: Router, log: SessionLog | None
     ) -> None:
-        self.ident, self.opening, self._router, self._log = ident, opening, router, log
+        self.ident, self.opening, self._router, self.log = ident, opening, router, log
         self._link: DriverLink | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._moving = asyncio.Lock()
@@ -64,7 +62,7 @@ class RoutedSession:
         self._idle = asyncio.Event()
         self._idle.set()
         self._lost = ""
-        """Why its node was lost, until a caller has been told."""
+        """Why its node was lost, until a caller has had that error."""
         self._over = False
         self.peer: Peer
         self.name = ""
@@ -76,7 +74,7 @@ class RoutedSession:
         return self._link
 
     def place(self, link: DriverLink | None) -> None:
-        """Say where it is now: a clone is where its original was."""
+        """Set the node that has it now: a clone is where its original was."""
         if self._link is not None:
             self._link.own -= 1
         self._link = link
@@ -99,27 +97,27 @@ class RoutedSession:
                     return await self._open_on(link, claim=claim)
                 except BusyError:
                     without |= {link.row.ident}  # it filled up, or is being drained
-                    claim = claim or self._log is not None
+                    claim = claim or self.log is not None
                 except LinkLostError:
-                    claim = claim or self._log is not None
+                    claim = claim or self.log is not None
 
-    async def call(self, method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
+    async def call(self, method: str, params: Params, fds: PassedFds) -> Reply:
         """Carry out a call on its node; SandboxLostError if the node is lost meanwhile.
 
         With `auto_recover` a call that may be repeated, or has a key, goes on on another node.
         """
-        beside = [blobs.read(fd) for fd in fds.hand_over()]
-        again = self.opening.auto_recover and _may_repeat(method, params)
+        items = [fds.take_bytes() for _ in range(len(fds))]
+        again = self.opening.auto_recover and verbs.may_repeat(method, params)
         while True:
             link = await self._usable()
             self._calls += 1
             self._idle.clear()
             try:
                 given = {**params, "session": self.ident}
-                return await link.peer.call(method, given, beside=beside)
+                return await link.peer.call(method, given, items)
             except LinkLostError as exc:
                 self.lose(link)
-                if not again or self._log is None:
+                if not again or self.log is None:
                     self._lost = ""
                     raise SandboxLostError(self._explain(str(exc))) from None
             finally:
@@ -132,8 +130,8 @@ class RoutedSession:
         if self._link is not link or self._over:
             return
         self.place(None)
-        self._lost = link.peer.ended
-        if self._log is not None:
+        self._lost = link.lost
+        if self.log is not None:
             self._recovery = asyncio.ensure_future(self._recover())
 
     async def move(self, link: DriverLink) -> None:
@@ -142,19 +140,20 @@ class RoutedSession:
             await self._idle.wait()
             if self._link is not link or self._over:  # it has moved already
                 return
-            save = self._log is None
+            save = self.log is None
             try:
-                reply = await link.peer.call("leave", {"session": self.ident, "save": save})
+                request = LeaveNode(session=self.ident, save=save)
+                reply = await link.peer.call(request.verb, request.params())
             except LinkLostError:
                 self.lose(link)
                 return
             if save:
-                self.opening.state = blobs.read(reply.passed_fds.take())
+                self.opening.state = reply.passed_fds.take_bytes()
             self.place(None)
             await self.open(claim=not save)
 
     async def leave(self) -> None:
-        """Its client has gone without a word: commit, and free its place."""
+        """Commit, and free its place: its client has gone without ending it."""
         await self._end("leave")
 
     async def destroy(self) -> None:
@@ -182,8 +181,8 @@ class RoutedSession:
         """Tell the node, or the log of a session that is on none."""
         if self._link is not None:
             await self._link.peer.call(method, {"session": self.ident})
-        elif self._log is not None and method == "destroy":
-            await self._log.end(await self._log.claim("driver"))
+        elif self.log is not None and method == "destroy":
+            await self.log.end(await self.log.claim("driver"))
 
     async def _usable(self) -> DriverLink:
         """Return its node; wait while it moves, and raise once if it was lost."""
@@ -191,7 +190,7 @@ class RoutedSession:
             if self._lost and not self.opening.auto_recover:
                 why, self._lost = self._lost, ""
                 raise SandboxLostError(self._explain(why))
-            kept = self._log is not None or self.opening.state is not None
+            kept = self.log is not None or self.opening.state is not None
             if kept and self._link is None and self._recovery is None:
                 self._recovery = asyncio.ensure_future(self._recover())  # again: it had failed
             if (recovery := self._recovery) is not None:
@@ -205,7 +204,7 @@ class RoutedSession:
             return self._link
 
     async def _recover(self) -> None:
-        """Open it on another node; raise what the last attempt said if none can be had in time."""
+        """Open it on another node; raise the last attempt's error if none takes it in time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + RECOVER_SECONDS
         while True:
@@ -220,50 +219,43 @@ class RoutedSession:
                 return
 
     async def _open_on(self, link: DriverLink, *, claim: bool) -> Reply:
-        entry: Entry | None = None
-        if self._log is not None:
+        opening, entry = self.opening, None
+        if self.log is not None:
             owner = link.row.name
-            entry = await (self._log.claim(owner) if claim else self._log.open(owner))
-        params: dict[str, Any] = {
-            "session": self.ident,
-            "config": self.opening.config,
-            "durability": self.opening.durability,
-            "context": self.opening.context,
-            "entry": None if entry is None else entry.to_bytes().decode(),
-        }
-        reply = await self._send_open(link, params, entry)
-        self.opening.state = None
+            entry = await (self.log.claim(owner) if claim else self.log.open(owner))
+        state = opening.state if entry is None or entry.state is None else None
+        request = OpenSession(
+            session=self.ident,
+            config=opening.config,
+            durability=opening.durability,
+            context=opening.context,
+            entry=None if entry is None else entry.to_bytes().decode(),
+            state=state is not None,
+        )
+        reply = await self._send_open(link, request, [] if state is None else [state])
+        opening.state = None
         self.place(link)
         return reply
 
-    async def _send_open(
-        self, link: DriverLink, params: dict[str, Any], entry: Entry | None
-    ) -> Reply:
-        state = self.opening.state if entry is None or entry.state is None else None
-        shared, sent = self.opening.shared, 0
-        beside = [] if state is None else [state]
-        params["state"] = bool(beside)
-        if shared is not None:
-            sent = await shared.put(link)
-            params["context"] = {"digest": await shared.digest()}
+    async def _send_open(self, link: DriverLink, request: OpenSession, items: Items) -> Reply:
+        """Ask a node to open it; the node is sent a shared context that it does not have."""
+        shared = self.opening.shared
+        if shared is None:
+            return await link.peer.call(request.verb, request.params(), items)
+        sent = await shared.put(link)
+        request = dataclasses.replace(request, context={"digest": await shared.digest()})
         try:
-            return await link.peer.call("open", params, beside=beside)
+            return await link.peer.call(request.verb, request.params(), items)
         except SandboxError as exc:
-            if shared is None or str(exc) != MISSING:
+            if str(exc) != MISSING:
                 raise
             await shared.put(link, missing=sent)
-            return await link.peer.call("open", params, beside=beside)
+            return await link.peer.call(request.verb, request.params(), items)
 
     def _explain(self, why: str) -> str:
-        if self._log is None:
+        if self.log is None:
             return f"{why}; the session had no durability, and is lost with it"
         return (
             f"{why}; the session goes on elsewhere as of its last commit. A call that was running "
             "may have been carried out: it is not repeated without a key"
         )
-
-
-def _may_repeat(method: str, params: dict[str, Any]) -> bool:
-    if method == "files":
-        return params.get("operation") not in ("write", "edit", "delete", "move", "send")
-    return method in REPEATABLE or (method == "execute" and params.get("key") is not None)

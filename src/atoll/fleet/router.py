@@ -7,17 +7,21 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from atoll.concurrency.background import Background
 from atoll.errors import BusyError, FleetError
 from atoll.fleet import cluster
-from atoll.fleet.link import Link, dial
+from atoll.fleet.link import dial, peer_options
+from atoll.fleet.messages import NodeFacts
 from atoll.hosting.pool import tiers
+from atoll.rpc.connection import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from atoll.fleet.cluster import NodeRow
-    from atoll.fleet.peer import Hear, MessagePeer, Serve
+    from atoll.fleet.messages import NodeAddress
     from atoll.fleet.settings import FleetSettings
+    from atoll.rpc.connection import Hear, Params, Serve
 
 REFRESH_SECONDS = 0.5
 START_SECONDS = 120.0
@@ -33,13 +37,20 @@ class DriverLink:
     """One node, as a driver sees it: messages both ways, its load, whether it is there."""
 
     def __init__(
-        self, row: NodeRow, actor: Any, serve: Serve, hear: Hear,
-        on_end: Callable[[DriverLink, str], None],
-    ) -> None:  # fmt: skip
+        self,
+        row: NodeRow,
+        actor: Any,
+        serve: Serve,
+        hear: Hear,
+        on_end: Callable[[DriverLink], None],
+    ) -> None:
         self.row, self.actor, self._on_end = row, actor, on_end
         self._serve, self._others_hear = serve, hear
-        self._link: Link | None = None
-        self.facts: dict[str, Any] = {}
+        self.peer: Peer
+        """What speaks to the node, once it is connected."""
+        self.lost = ""
+        """Why the connection has ended; empty while it lives."""
+        self.facts = NodeFacts(contexts=[], tiers={})
         self.own = self._others = 0
         """Sessions of this driver that are there or are being opened; those of other drivers."""
         self.opening = 0
@@ -48,9 +59,9 @@ class DriverLink:
     @property
     def load(self) -> float:
         """Share of the node's places that are taken; 1 if it takes no more."""
-        if self.facts.get("draining"):
+        if self.facts.draining:
             return 1.0
-        return float((self._others + self.own) / self.facts["capacity"])
+        return (self._others + self.own) / self.facts.capacity
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -65,37 +76,27 @@ class DriverLink:
 
     def has_warm(self, tier: str) -> bool:
         """Return whether a guest of this tier is parked there that no other start will take."""
-        parked = self.facts["tiers"].get(tier, {}).get("parked", 0)
+        parked = self.facts.tiers.get(tier, {}).get("parked", 0)
         return bool(parked > self.opening)
-
-    @property
-    def peer(self) -> MessagePeer:
-        """What speaks to the node."""
-        assert self._link is not None
-        return self._link.peer
 
     async def start(self) -> None:
         """Wait until the node is ready, and connect to it."""
         async with asyncio.timeout(START_SECONDS):
-            door = await self.actor.start.remote()
-        self.facts = door["facts"]
-        self._link = Link(
-            door["secret"], self._serve, self._hear, self._ended, dials=True, name=self.row.name
-        )
-        await dial((self.row.address, door["port"]), self._link)
+            node: NodeAddress = await self.actor.start.remote()
+        self.facts = node.facts
+        sock = await dial((self.row.address, node.port), node.secret)
+        options = peer_options(f"the node {self.row.name}")
+        self.peer = Peer(sock, self._serve, self._hear, self._ended, options)
 
-    def end(self, why: str) -> None:
-        """Give the node up: calls that wait fail."""
-        if self._link is not None:
-            self._link.end(why)
+    def _ended(self, why: str) -> None:
+        self.lost = why
+        self._on_end(self)
 
-    def _ended(self, _link: Link, why: str) -> None:
-        self._on_end(self, why)
-
-    def _hear(self, method: str, params: dict[str, Any]) -> None:
+    def _hear(self, method: str, params: Params) -> None:
         if method == "facts":
-            self.facts, self._others = params, max(0, params["sessions"] - self.own)
-        elif method != "alive":
+            self.facts = NodeFacts.read(params)
+            self._others = max(0, self.facts.sessions - self.own)
+        else:
             self._others_hear(method, params)
 
 
@@ -103,28 +104,26 @@ class Router:
     """Knows the nodes, and picks one for a session."""
 
     def __init__(
-        self, settings: FleetSettings, serve: Serve, hear: Hear,
+        self,
+        settings: FleetSettings,
+        serve: Serve,
+        hear: Hear,
         on_loss: Callable[[DriverLink], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._settings, self._serve, self._hear, self._on_loss = settings, serve, hear, on_loss
         self._tier = settings.tier or tiers.largest(tiers.TIERS)
         self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._background = Background(_LOG)
         self.links: dict[str, DriverLink] = {}
         self.refused: dict[str, str] = {}
         """Nodes that cannot be used, by name, and why."""
         self.problem = ""
 
-    async def watch(self) -> None:
-        """Follow nodes that join and leave, for ever."""
-        while True:
-            await self.refresh()
-            await asyncio.sleep(REFRESH_SECONDS)
-
     async def refresh(self) -> None:
         """Connect to nodes that are new; give up those that Ray says are dead."""
         try:
             async with asyncio.timeout(10):
-                rows = {one.ident: one for one in await asyncio.to_thread(cluster.nodes)}
+                rows = {row.ident: row for row in await asyncio.to_thread(cluster.nodes)}
         except Exception as exc:  # noqa: BLE001 - the head does not answer: go on with what is known
             self.problem = f"the fleet's head does not answer: {_reason(exc)}"
             return
@@ -133,10 +132,10 @@ class Router:
         self.refused = {name: why for name, why in self.refused.items() if name in names}
         for ident, link in list(self.links.items()):
             if ident not in rows:
-                link.end("Ray says that it is dead")
+                link.peer.end(f"Ray says that the node {link.row.name} is dead")
         for ident, row in rows.items():
             if ident not in self.links and ident not in self._connecting:
-                self._connecting[ident] = asyncio.ensure_future(self._connect(row))
+                self._connecting[ident] = self._background.spawn(self._connect(row))
 
     async def ready(self) -> None:
         """Wait until the nodes that are known by now can be used, or have failed."""
@@ -152,18 +151,18 @@ class Router:
     ) -> DriverLink:
         """Return the least loaded node.
 
-        One that has the context may be a bit fuller, and so may one that has parked guests of the
-        tier: elsewhere a guest would have to be started.
+        A node that has the context may be a bit fuller, and so may a node that has parked guests of
+        the tier: elsewhere a guest would have to be started.
         """
         wanted = tier or self._tier
         usable = [
-            one for one in self.links.values() if one.load < 1 and one.row.ident not in without
+            link for link in self.links.values() if link.load < 1 and link.row.ident not in without
         ]
         if not usable:
             raise self._full()
 
         def cost(link: DriverLink) -> float:
-            context = CONTEXT_BONUS if digest in link.facts["contexts"] else 0
+            context = CONTEXT_BONUS if digest in link.facts.contexts else 0
             return link.load - context - (WARM_BONUS if link.has_warm(wanted) else 0)
 
         return min(usable, key=cost)
@@ -201,14 +200,14 @@ class Router:
         self.links[row.ident] = link
         _LOG.info("the node %s takes sessions", row.name)
 
-    def _lost(self, link: DriverLink, why: str) -> None:
+    def _lost(self, link: DriverLink) -> None:
         self.links.pop(link.row.ident, None)
-        _LOG.warning("the node %s was lost: %s", link.row.name, why)
+        _LOG.warning("the node %s was lost: %s", link.row.name, link.lost)
         self._on_loss(link)
 
 
 def _reason(exc: BaseException) -> str:
-    """Return one line: an error of Ray's has a page of them, the last of which tells most."""
+    """Return a short text: an error of Ray's is a page long, and its cause says most."""
     cause = getattr(exc, "cause", None)
     if isinstance(exc, FleetError) or isinstance(cause, Exception):
         return str(cause or exc)[:400]

@@ -84,7 +84,7 @@ class FleetSettings:
 
 
 def key_check(ident: str) -> str:
-    """Return what proves that two processes have the same key, without telling it."""
+    """Return what two processes compare to know that they have the same key."""
     return hmac.new(state_key(), f"atoll fleet {ident}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
@@ -102,7 +102,7 @@ async def mark_prefix(store: Store, settings: FleetSettings, *, adopt: bool = Fa
         )
         raise FleetError(
             f"{store.url} belongs to {owner}: two fleets cannot share one prefix. "
-            "Use another, or --adopt if that fleet is no more"
+            "Use another, or --adopt if that fleet has gone"
         )
     await store.delete(MARK)
     await mark_prefix(store, settings)
@@ -115,7 +115,7 @@ async def unmark_prefix(store: Store, settings: FleetSettings) -> None:
 
 
 async def _mark(store: Store) -> dict[str, Any]:
-    """Return what the prefix says of its fleet; nothing if that is damaged."""
+    """Return the mark of the prefix; empty if it is damaged."""
     try:
         found = json.loads(await store.get(MARK) or b"{}")
     except ValueError:

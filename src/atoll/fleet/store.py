@@ -1,7 +1,7 @@
 """The object store of a fleet: objects that are created once, read, listed and deleted.
 
 obstore's blocking calls run in threads: its async ones abort processes at their exit. Nothing here
-may be used in a process that was forked off one that used it.
+may be used in a process that was forked from another that has used it.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ class Store:
 
     async def names(self, prefix: str, after: str | None = None) -> list[str]:
         """Return the names of the objects below a prefix, sorted; those past `after` alone."""
-        return sorted(one for one in await self.times(prefix) if after is None or one > after)
+        names = await self.times(prefix)
+        return sorted(name for name in names if after is None or name > after)
 
     async def times(self, prefix: str) -> dict[str, float]:
         """Return when each object below a prefix was written, by the clock of the store."""
         import obstore  # noqa: PLC0415
 
         def read() -> dict[str, float]:
-            found = (one for part in obstore.list(self._store, prefix) for one in part)
-            return {one["path"]: one["last_modified"].timestamp() for one in found}
+            found = (entry for page in obstore.list(self._store, prefix) for entry in page)
+            return {entry["path"]: entry["last_modified"].timestamp() for entry in found}
 
         return await self._run(read, f"list {prefix}")
 
     async def delete(self, *keys: str) -> None:
-        """Delete objects; one that is not there is no fault."""
+        """Delete objects; missing ones are ignored."""
         import obstore  # noqa: PLC0415
 
         def work() -> None:
@@ -106,7 +107,7 @@ class Store:
             )
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the requests that run."""
         self._threads.shutdown()
 
     async def _run(self, work: Callable[[], T], what: str) -> T:
@@ -118,7 +119,7 @@ class Store:
 
 
 def _open(url: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return obstore's store and its errors; ConfigError if the address is none."""
+    """Return obstore's store and its errors; ConfigError if the address is invalid."""
     try:
         from obstore.exceptions import BaseError  # noqa: PLC0415
         from obstore.store import LocalStore, from_url  # noqa: PLC0415
@@ -137,7 +138,7 @@ def _open(url: str) -> tuple[Any, tuple[type[Exception], ...]]:
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=SECONDS)},
         )
     except (BaseError, ValueError) as exc:
-        raise ConfigError(f"{url!r} is no store: {_reason(exc)}") from None
+        raise ConfigError(f"{url!r} is not a store: {_reason(exc)}") from None
     return store, (BaseError, OSError)
 
 

@@ -18,7 +18,9 @@ from .entry.process import ProcessServer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import NoReturn
+
+    from .shared.messages import Names
 
 OUTPUT_FD = 3
 BROKEN_EXIT = 70
@@ -45,7 +47,7 @@ class Guest:
     `preloaded` are modules that guest code finds among its globals by these names.
     """
 
-    def __init__(self, folder: str, preloaded: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: str, preloaded: Names | None = None) -> None:
         gate = InterruptGate()
         self._channel, self._streams = Channel(-1, -1, gate), StandardStreams()
         self._server = ProcessServer(
@@ -100,5 +102,5 @@ class Guest:
 
 
 def main(folder: str) -> NoReturn:
-    """Be a guest."""
+    """Run a guest in its working folder."""
     Guest(folder).run()

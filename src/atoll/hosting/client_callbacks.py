@@ -18,6 +18,7 @@ from atoll.sandbox.wire import options
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from atoll.guest.shared.messages import Json
     from atoll.hosting.concurrency import Slot
     from atoll.network import NetworkRequest
     from atoll.rpc.connection import Reply
@@ -28,10 +29,10 @@ MAX_LINES = 10_000
 class Client(Protocol):
     """Whoever hears of a session: a connection's peer, or an execution of the HTTP service."""
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: Json) -> None:
         """Send a message that has no answer."""
 
-    async def call(self, method: str, params: dict[str, Any]) -> Reply:
+    async def call(self, method: str, params: Json) -> Reply:
         """Ask for something, and return the answer."""
         ...
 
@@ -45,7 +46,9 @@ class ClientCallbacks:
         self._slot: Slot | None = None
         self._lines: dict[str, list[str]] = {}
         self._pieces: list[list[str]] = []
-        self._data: dict[str, Any] = {}
+        self.holds_output = False
+        """Whether output is held back until the next turn of the loop."""
+        self._data: Json = {}
         self.context: Any = None
         """What a handler is given for the context that the client has itself."""
 
@@ -56,10 +59,10 @@ class ClientCallbacks:
         self._peer, self._session, self._slot = peer, session, slot
         self._execution = execution
 
-    def functions(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The fields of SandboxConfig that are functions: each asks the client for its own."""
+    def functions(self, data: Json) -> Json:
+        """Return the functions for SandboxConfig: each calls the client's own."""
         self._data = data
-        fields: dict[str, Any] = {"tools": self.tools(data)}
+        fields: Json = {"tools": self.tools(data)}
         if "on_llm_query" in (asked := options.asks(data, options.HANDLERS)):
             fields["on_llm_query"] = self._tool("llm_query")
         if "on_rlm_query" in asked:
@@ -73,16 +76,16 @@ class ClientCallbacks:
             fields[name] = self._on_output if whole else self._stream(name.removeprefix("on_"))
         return fields
 
-    def tools(self, data: dict[str, Any]) -> dict[str, Callable[..., Awaitable[Any]]]:
+    def tools(self, data: Json) -> dict[str, Callable[..., Awaitable[Any]]]:
         """Return functions for the tools that a client describes."""
-        return {one["name"]: self._described(one) for one in options.tools(data)}
+        return {tool["name"]: self._described(tool) for tool in options.tools(data)}
 
-    def keep_tools(self, data: dict[str, Any]) -> None:
+    def keep_tools(self, data: Json) -> None:
         """Give a clone that is made from now on these tools, in place of those before."""
         self._data = {**self._data, "tools": data.get("tools")}
 
-    def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
-        """Another one for a clone of the session, and the same functions as asked through it."""
+    def twin(self) -> tuple[ClientCallbacks, Json]:
+        """Return callbacks for a clone of the session, and their functions."""
         twin = ClientCallbacks()
         twin.context = self.context
         return twin, twin.functions(self._data)
@@ -93,26 +96,30 @@ class ClientCallbacks:
             if lines and self._peer is not None:
                 params = {"session": self._session, "stream": stream, "lines": lines}
                 self._peer.notify("lines", params)
-        self._lines = {}
+        self._lines, self.holds_output = {}, False
         if self._pieces and self._peer is not None:
             self._peer.notify("output", {"session": self._session, "pieces": self._pieces})
         self._pieces = []
 
+    def _flush_soon(self) -> None:
+        """Send what is held back in the next turn of the loop."""
+        if not self.holds_output:
+            self.holds_output = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
     def _on_output(self, stream: str, text: str) -> None:
         """Hold back a piece of output until the next turn of the loop."""
-        if not self._pieces:
-            asyncio.get_running_loop().call_soon(self.flush)
+        self._flush_soon()
         if self._pieces and self._pieces[-1][0] == stream:
             self._pieces[-1][1] += text
         else:
             self._pieces.append([stream, text])
 
     def _stream(self, stream: str) -> Callable[[str], None]:
-        """A callback for lines: those of one turn of the loop travel together."""
+        """Return a callback for lines: those of one turn of the loop are sent together."""
 
         def on_line(line: str) -> None:
-            if not self._lines:
-                asyncio.get_running_loop().call_soon(self.flush)
+            self._flush_soon()
             held = self._lines.setdefault(stream, [])
             held.append(line)
             if len(held) >= MAX_LINES:
@@ -120,7 +127,7 @@ class ClientCallbacks:
 
         return on_line
 
-    def _described(self, description: dict[str, Any]) -> Callable[..., Awaitable[Any]]:
+    def _described(self, description: Json) -> Callable[..., Awaitable[Any]]:
         """Return a function that asks the client for a tool, with the client's description."""
         call = self._tool(description["name"])
         vars(call)[signatures.DESCRIPTION] = description
@@ -137,14 +144,14 @@ class ClientCallbacks:
         return await self._tool(NETWORK_CALL)(**asdict(asked))
 
     async def _rlm_query(self, task: str, context: Any) -> Any:
-        params: dict[str, Any] = {"name": "rlm_query", "args": [task]}
+        params: Json = {"name": "rlm_query", "args": [task]}
         if context is self.context:
             params["shared_context"] = True
         else:
             params["context"] = values.encode(context)
         return await self._ask(params)
 
-    async def _ask(self, params: dict[str, Any]) -> Any:
+    async def _ask(self, params: Json) -> Any:
         if self._peer is None:
             raise CallFailedError("the client has disconnected")
         self.flush()

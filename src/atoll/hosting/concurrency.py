@@ -53,13 +53,10 @@ class ConcurrencyLimit:
         """Return a place among the running, taken in `async with`; BusyError if too many wait."""
         return Slot(self, holder)
 
-    async def enter(self, owner: str, holder: Waiter) -> None:
+    async def enter(self, owner: str, holder: Waiter | None) -> None:
         """Run from now on; wait for it if as many run as may."""
-        share = self._share
-        if share.waiting_of(owner) or not share.may_start(owner):
-            await self._wait(owner, holder)
-        else:
-            share.enter(owner)
+        if not self._share.try_enter(owner):
+            await self._wait(owner, holder or Waiter())
 
     async def _wait(self, owner: str, holder: Waiter) -> None:
         if self._crowded(owner):
@@ -94,7 +91,7 @@ class ConcurrencyLimit:
     def leave(self, owner: str) -> None:
         """Make room for the next."""
         self._share.leave(owner)
-        while (found := self._share.pop()) is not None:
+        while self._share.waiting and (found := self._share.pop()) is not None:
             owner, turn = found
             if turn.done():
                 self._share.leave(owner)
@@ -125,12 +122,15 @@ class Slot:
         self._owner = OWNER.get()
 
     async def __aenter__(self) -> Self:
-        await self._concurrency.enter(self._owner, self._holder or Waiter())
+        await self._concurrency.enter(self._owner, self._holder)
         self._open = True
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self.release()
+        """Leave the place, whatever calls of the execution are still open."""
+        if self._open and self._calls == 0:
+            self._concurrency.leave(self._owner)
+        self._open = False
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -144,9 +144,3 @@ class Slot:
             self._calls -= 1
             if self._calls == 0 and self._open:
                 self._concurrency.enter_again(self._owner)
-
-    def release(self) -> None:
-        """The execution is over, whatever calls of it are still open."""
-        if self._open and self._calls == 0:
-            self._concurrency.leave(self._owner)
-        self._open = False

@@ -1,4 +1,4 @@
-"""Accepts connections of this user's own processes, and makes a peer of each."""
+"""Accepts connections; those of this user's own processes become peers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG = logging.getLogger("atoll.daemon")
 
 
-class ClientListener:
-    """Calls `welcome` with the socket and a pidfd of each process that may connect."""
+class SocketListener:
+    """Calls `on_connect` with the socket of each process that connects."""
 
-    def __init__(
-        self, may_connect: Callable[[], bool], welcome: Callable[[socket.socket, int], None]
-    ) -> None:
-        self._may_connect, self._welcome = may_connect, welcome
+    def __init__(self, on_connect: Callable[[socket.socket], None]) -> None:
+        self._on_connect = on_connect
         self._listener: socket.socket | None = None
 
     def start(self, listener: socket.socket) -> None:
@@ -62,18 +60,7 @@ class ClientListener:
                     self._pause()
                     return
                 raise
-            self._examine(sock)
-
-    def _examine(self, sock: socket.socket) -> None:
-        try:
-            if not self._may_connect():
-                raise peer_check.RefusedError("there are too many")  # noqa: TRY301
-            process = peer_check.check(sock)
-        except peer_check.RefusedError as exc:
-            _LOG.warning("refused a connection: %s", exc)
-            sock.close()
-        else:
-            self._welcome(sock, process)
+            self._on_connect(sock)
 
     def _pause(self) -> None:
         """No descriptor is left: leave newcomers waiting for a while instead of spinning."""
@@ -86,6 +73,27 @@ class ClientListener:
                 loop.add_reader(listener.fileno(), self._accept)
 
         loop.call_later(0.1, listen_again)
+
+
+class ClientListener(SocketListener):
+    """Calls `welcome` with the socket and a pidfd of each process that may connect."""
+
+    def __init__(
+        self, may_connect: Callable[[], bool], welcome: Callable[[socket.socket, int], None]
+    ) -> None:
+        super().__init__(self._examine)
+        self._may_connect, self._welcome = may_connect, welcome
+
+    def _examine(self, sock: socket.socket) -> None:
+        try:
+            if not self._may_connect():
+                raise peer_check.RefusedError("there are too many")  # noqa: TRY301
+            process = peer_check.check(sock)
+        except peer_check.RefusedError as exc:
+            _LOG.warning("refused a connection: %s", exc)
+            sock.close()
+        else:
+            self._welcome(sock, process)
 
 
 def watched_peer(

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _LOG = logging.getLogger("atoll.daemon")
 GIVE_BACK_SECONDS = 60.0
 """How often free memory goes back to the kernel."""
-MOST_ENDING = 16
+MAX_ENDING = 16
 """Sessions that are being ended after their clients had an answer; then the next waits."""
 
 
@@ -45,17 +45,17 @@ class SessionTable:
     @property
     def count(self) -> int:
         """Sessions that have not ended."""
-        return sum(not one.over for one in self._sessions)
+        return sum(not session.over for session in self._sessions)
 
     @property
     def live(self) -> int:
         """Sessions that take memory."""
-        return sum(one.live for one in self._sessions)
+        return sum(session.live for session in self._sessions)
 
     @property
     def memory(self) -> int:
         """Bytes that sessions take, as last measured."""
-        return sum(one.memory for one in self._sessions if one.live)
+        return sum(session.memory for session in self._sessions if session.live)
 
     async def open(
         self, config: SandboxConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
@@ -89,7 +89,7 @@ class SessionTable:
         return token
 
     def attach(self, token: str) -> Session:
-        """The session of a token."""
+        """Return the session of a token."""
         session = self._kept.get(_digest(token))
         if session is None:
             raise SandboxClosedError(
@@ -112,14 +112,14 @@ class SessionTable:
 
         The kernel takes longer to end a guest than the guest took to start and run.
         """
-        crowded = len(self._ending) >= MOST_ENDING
+        crowded = len(self._ending) >= MAX_ENDING
         ending = asyncio.ensure_future(self.end(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
         await asyncio.sleep(0)  # the kill is sent before the client has its answer
         if session.config.workspace is not None or session.config.policy.mounts:
             await asyncio.shield(ending)
-        while crowded and len(self._ending) > MOST_ENDING:
+        while crowded and len(self._ending) > MAX_ENDING:
             await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 
     async def _complete(self, work: Coroutine[Any, Any, T]) -> T:
@@ -136,14 +136,14 @@ class SessionTable:
 
     async def end_all(self) -> None:
         """End every session."""
-        ends = [self.end(one) for one in self._sessions]
+        ends = [self.end(session) for session in self._sessions]
         await asyncio.gather(*ends, *self._ending, return_exceptions=True)
 
     async def make_room(self) -> None:
         """Save the sessions that were idle longest to disk while too much is in memory."""
         if not self._crowded():
             return
-        for session in sorted(self._sessions, key=lambda one: one.quiet_since):
+        for session in sorted(self._sessions, key=lambda session: session.quiet_since):
             if not self._crowded():
                 return
             with contextlib.suppress(AtollError):

@@ -20,12 +20,14 @@ from atoll.errors import (
 )
 from atoll.hosting.concurrency import Waiter
 from atoll.policy import Capability
+from atoll.sandbox import verbs
 from atoll.sandbox.context import Context
 from atoll.sandbox.idempotency import KeyedResults
 from atoll.state.envelope import describe_state
 from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from atoll.config import SandboxConfig
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 
 Opener = Callable[["SandboxConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
-T = TypeVar("T")
+R = TypeVar("R")
 _LOG = logging.getLogger("atoll.daemon")
 
 
@@ -45,7 +47,7 @@ class HasFolders(Protocol):
     """A sandbox whose folders can be had."""
 
     async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
-        """Descriptors by name; whether they are to be changed."""
+        """Return descriptors by name; `changing`: to write."""
         ...
 
 
@@ -192,11 +194,11 @@ class Session:
             return f"backend {self.box.backend!r} saves no sessions"
         return "its checkpoints cannot be saved" if self._marks else self._unsavable
 
-    def in_turn(self) -> Turn:
+    def in_turn(self) -> AbstractAsyncContextManager[BaseSandbox]:
         """Return what yields the sandbox to one call at a time, in `async with`."""
-        return Turn(self)
+        return self
 
-    async def enter(self) -> BaseSandbox:
+    async def __aenter__(self) -> BaseSandbox:
         """Wait for a turn; restore the sandbox if it was saved to disk."""
         self._users += 1
         try:
@@ -204,25 +206,29 @@ class Session:
         except BaseException:
             self._unused()
             raise
+        box = self.box
+        if box is not None and not self.frozen and self._ending is None:
+            self._unsavable = ""  # this call may delete what could not be saved
+            return box
         try:
             self._require_open()
-            self._unsavable = ""  # this call may delete what could not be saved
+            self._unsavable = ""
             return await self._revive()
         except BaseException:
-            self.leave_turn()
+            await self.__aexit__()
             raise
 
-    def leave_turn(self) -> None:
-        """Let the next call have its turn."""
+    async def __aexit__(self, *_exc: object) -> None:
         self._turn.release()
-        self._unused()
+        self._users -= 1
+        self.used = time.monotonic()
 
     def _unused(self) -> None:
         self._users -= 1
         self.used = time.monotonic()
 
     async def folders(self, *, changing: bool) -> dict[str, int]:
-        """Descriptors of the guest's folders, the caller's to close; no need to wait for a cell."""
+        """Return descriptors of the guest's folders, at once; the caller closes them."""
         box = self.box
         if box is None or self.idle:
             async with self.in_turn() as box:
@@ -262,17 +268,35 @@ class Session:
             config = dataclasses.replace(config, context=config.context.dup())
         return callbacks, _counted(config, self.config.network)
 
-    async def set_tools(self, data: dict[str, Any]) -> None:
+    async def carry_out(self, request: verbs.Request[R]) -> R:
+        """Carry out a request that runs no code."""
+        result: Any = None
+        asked: verbs.Request[Any] = request
+        match asked:
+            case verbs.SandboxRequest():
+                async with self.in_turn() as box:
+                    result = await asked.apply(box)
+                    self._marks |= isinstance(asked, verbs.Checkpoint)
+            case verbs.Cancel():
+                await self.cancel()
+            case verbs.Folders(changing=changing):
+                result = await self.folders(changing=changing)
+            case verbs.SetTools(tools=tools):
+                await self._set_tools(tools)
+            case verbs.Pause():
+                await self.pause()
+            case _:
+                raise SandboxError(f"a session here cannot be asked to {request.verb!r}")
+        return cast("R", result)
+
+    async def _set_tools(self, described: list[Any]) -> None:
         """Offer the tools that the client describes, and no others."""
         async with self.in_turn() as box:
+            data = {"tools": described}
             tools = self.callbacks.tools(data)
             self.config = dataclasses.replace(self.config, tools=tools)
             self.callbacks.keep_tools(data)
             await box.set_tools(tools)
-
-    def note_checkpoint(self) -> None:
-        """Note that a checkpoint was made: a saved state would not hold it."""
-        self._marks = True
 
     async def cancel(self) -> None:
         """Interrupt what runs; what waits for its turn will not run."""
@@ -399,23 +423,6 @@ class Session:
     def _require_open(self) -> None:
         if self._ending is not None:
             raise self._ending.error()
-
-
-class Turn:
-    """One call's turn with a session's sandbox.
-
-    A class, because a generator with `asynccontextmanager` takes several times as long for each
-    cell.
-    """
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def __aenter__(self) -> BaseSandbox:
-        return await self._session.enter()
-
-    async def __aexit__(self, *_exc: object) -> None:
-        self._session.leave_turn()
 
 
 def _counted(config: SandboxConfig, shared: NetworkPolicy | None = None) -> SandboxConfig:

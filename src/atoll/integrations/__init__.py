@@ -1,1 +1,1 @@
-"""Atoll in other people's frameworks: a file each, loaded by whoever has the framework."""
+"""Atoll in other people's frameworks: one file each, which needs that framework."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError, IsolationError
 from atoll.policy import Isolation
@@ -26,7 +26,7 @@ ANSWER = "answer"
 """Marks the last item of PythonTool.stream."""
 LONGEST = 20_000
 """Characters of one answer; the middle of a longer one is left out, and the answer says so."""
-SCHEMA: dict[str, Any] = {
+SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "Python code to run"}},
     "required": ["code"],
@@ -96,7 +96,7 @@ class PythonTool:
 
     async def arun(self, code: str, on_output: OutputCallback | None = None) -> str:
         """As run, for any event loop; the code is interrupted if the caller is cancelled."""
-        return await self._box.portal.bring(self._execute(code, on_output))
+        return await self._box.portal.run_from_loop(self._execute(code, on_output))
 
     async def stream(self, code: str) -> AsyncGenerator[tuple[str, str], None]:
         """Yield output as (stream, text) while the code runs, and at last (ANSWER, answer)."""

@@ -73,7 +73,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: as_json(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(one) for one in value]
+        return [as_json(item) for item in value]
     if isinstance(value, set | frozenset):
-        return sorted((as_json(one) for one in value), key=repr)
+        return sorted((as_json(item) for item in value), key=repr)
     return str(value)

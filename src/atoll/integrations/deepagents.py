@@ -10,12 +10,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Self, Unpack
 
-from atoll.concurrency.portal import Portal
-from atoll.errors import ConfigError, UnsupportedError
-from atoll.extras import hint as install_hint
-from atoll.factory import merge, open_sandbox
+from atoll.errors import ConfigError
+from atoll.integrations.common import missing, take_box
 from atoll.policy import Capability, check_positive
-from atoll.sandbox.blocking import SyncSandbox
 
 try:
     from deepagents.backends.protocol import (
@@ -25,12 +22,12 @@ try:
     )
     from deepagents.backends.sandbox import BaseSandbox
 except ImportError as exc:
-    text = f"atoll.integrations.deepagents needs deepagents. {install_hint('deepagents')}"
-    raise ImportError(text) from exc
+    raise ImportError(missing("deepagents", "deepagents")) from exc
 
 if TYPE_CHECKING:
     from atoll.factory import SandboxOptions
     from atoll.policy import Isolation
+    from atoll.sandbox.blocking import SyncSandbox
 
 NEEDED = frozenset({Capability.SHELL, Capability.WORKSPACE})
 OUTPUT_LENGTH = 4_000_000
@@ -54,12 +51,10 @@ class AtollSandbox(BaseSandbox):
         **options: Unpack[SandboxOptions],
     ) -> None:
         check_positive("timeout", timeout)
-        if box is not None and options:
-            raise ConfigError(
-                f"leave out {min(options)}: it is for a new sandbox, and `box` is one already"
-            )
         self._owned = box is None
-        self._box = _open(options) if box is None else _checked(box)
+        if box is None:
+            options.setdefault("max_output_length", OUTPUT_LENGTH)
+        self._box = take_box(box, options, NEEDED)
         self._timeout = timeout
         self._portal = self._box.portal
         self._id = f"atoll-{self._box.backend}-{secrets.token_hex(4)}"
@@ -88,7 +83,7 @@ class AtollSandbox(BaseSandbox):
         timeout: int | None = None,  # noqa: ASYNC109 - deepagents' word
     ) -> ExecuteResponse:
         """As execute; the command ends if its caller is cancelled."""
-        return await self._portal.bring(self._execute(command, timeout))
+        return await self._portal.run_from_loop(self._execute(command, timeout))
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Upload files to absolute paths of the guest; return one result each, in order."""
@@ -96,7 +91,7 @@ class AtollSandbox(BaseSandbox):
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """As upload_files."""
-        return await self._portal.bring(self._upload(files))
+        return await self._portal.run_from_loop(self._upload(files))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Download files from absolute paths of the guest; return one result each, in order."""
@@ -104,7 +99,7 @@ class AtollSandbox(BaseSandbox):
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """As download_files."""
-        return await self._portal.bring(self._download(paths))
+        return await self._portal.run_from_loop(self._download(paths))
 
     def close(self) -> None:
         """End the sandbox, if it was opened here. Calling it twice is harmless."""
@@ -114,7 +109,7 @@ class AtollSandbox(BaseSandbox):
     async def aclose(self) -> None:
         """As close."""
         if self._owned:
-            await self._portal.bring(self._box.inner.destroy())
+            await self._portal.run_from_loop(self._box.inner.destroy())
 
     async def _execute(self, command: str, timeout: float | None) -> ExecuteResponse:  # noqa: ASYNC109
         seconds = self._timeout if timeout is None else timeout
@@ -128,12 +123,14 @@ class AtollSandbox(BaseSandbox):
 
     async def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         done = await self._box.inner.files.upload(files, absolute=True)
-        return [FileUploadResponse(path=one.path, error=_plain(one.error)) for one in done]
+        return [FileUploadResponse(path=result.path, error=_plain(result.error)) for result in done]
 
     async def _download(self, paths: list[str]) -> list[FileDownloadResponse]:
         return [
-            FileDownloadResponse(path=one.path, content=one.content, error=_plain(one.error))
-            for one in await self._box.inner.files.download(paths, absolute=True)
+            FileDownloadResponse(
+                path=result.path, content=result.content, error=_plain(result.error)
+            )
+            for result in await self._box.inner.files.download(paths, absolute=True)
         ]
 
     def __enter__(self) -> Self:
@@ -147,17 +144,6 @@ class AtollSandbox(BaseSandbox):
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
-
-
-def _open(options: SandboxOptions) -> SyncSandbox:
-    options.setdefault("max_output_length", OUTPUT_LENGTH)
-    return SyncSandbox(Portal.shared().run(open_sandbox(merge(None, options), NEEDED)))
-
-
-def _checked(box: SyncSandbox) -> SyncSandbox:
-    for lacking in sorted(NEEDED - box.capabilities):
-        raise UnsupportedError(box.backend, lacking)
-    return box
 
 
 def _joined(output: str, line: str) -> str:

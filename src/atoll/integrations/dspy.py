@@ -11,24 +11,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
+import keyword
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from atoll.concurrency import forks
 from atoll.errors import AtollError, VariableError
-from atoll.guest.shared.values import Opaque
+from atoll.guest.shared.values import TOO_LARGE, Opaque
 from atoll.integrations.common import LARGE, as_json, missing, open_box, upload_text
-from atoll.integrations.dspy_values import (
-    FINAL,
-    KEPT,
-    SUBMIT,
-    as_text,
-    awaited,
-    checked_name,
-    last_value,
-    message_of,
-    plain,
-    tool_result,
-)
 from atoll.policy import Capability
 from atoll.types import Outcome
 
@@ -38,17 +28,23 @@ try:
         CodeInterpreterError,
         FinalOutput,
     )
+    from dspy.primitives.python_interpreter import _dump_pydantic, _make_jsonable
     from dspy.utils.callback import with_callbacks
+    from pydantic import BaseModel
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
 except ImportError as exc:
     raise ImportError(missing("dspy", "dspy")) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from atoll.policy import Isolation
     from atoll.sandbox.blocking import SyncSandbox
     from atoll.types import SandboxResult
 
+FINAL, SUBMIT, KEPT = "_AtollFinal", "_atoll_submit", "_atoll_kept"
+RESERVED = ("SUBMIT", FINAL, SUBMIT, KEPT)
+"""Names in the guest that a caller may not use for variables."""
 NEEDED = frozenset({Capability.STATE, Capability.BRIDGE, Capability.WORKSPACE})
 _SUBMIT_CODE = """\
 class {final}(BaseException): pass
@@ -180,11 +176,11 @@ class AtollInterpreter:
         """Update the guest's tools, and SUBMIT if the output fields have changed."""
         if self.tools != self._offered:
             self._offered = dict(self.tools)
-            tools = {name: self._handler(name, one) for name, one in self.tools.items()}
+            tools = {name: self._handler(name, tool) for name, tool in self.tools.items()}
             box.set_tools({**tools, SUBMIT: self._submit})
         elif SUBMIT not in box.tools:
             box.add_tool(self._submit, name=SUBMIT)
-        names = [str(one["name"]) for one in self.output_fields or [{"name": "output"}]]
+        names = [str(field["name"]) for field in self.output_fields or [{"name": "output"}]]
         if names != self._fields:
             pairs = ", ".join(f"{checked_name(name)!r}: {name}" for name in names)
             code = _SUBMIT_CODE.format(
@@ -195,7 +191,10 @@ class AtollInterpreter:
 
     def _handler(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(tool)
-        if any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values()):
+        if any(
+            parameter.kind is parameter.VAR_POSITIONAL
+            for parameter in signature.parameters.values()
+        ):
             raise CodeInterpreterError(f"the tool {name} takes *args; give its arguments names")
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -251,7 +250,7 @@ class AtollInterpreter:
         if result.error_type == "SyntaxError":
             raise SyntaxError(f"Invalid Python syntax. message: {result.error}")
         if result.kind in (Outcome.ERROR, Outcome.EXITED):
-            shown = [as_json(one) for one in result.error_args] or message_of(result)
+            shown = [as_json(arg) for arg in result.error_args] or message_of(result)
             raise CodeExecutionError(f"{result.error_type or 'SystemExit'}: {shown}")
         raise CodeExecutionError(str(result.error))
 
@@ -266,3 +265,73 @@ def interpreter_factory(
 
     make.__dict__["execution_instructions"] = AtollInterpreter.execution_instructions
     return make
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a variable; CodeInterpreterError if it is not a valid one."""
+    if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
+        raise CodeInterpreterError(f"Invalid variable name: '{name}'")
+    return name
+
+
+def plain(name: str, value: Any) -> Any:
+    """Return a variable as JSON data; CodeInterpreterError names one that cannot be sent."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, BaseModel):
+        return plain(name, _dump_pydantic(value))
+    if isinstance(value, dict):
+        return {key: plain(name, one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [plain(name, item) for item in value]
+        return _sorted(items) if isinstance(value, set | frozenset) else items
+    try:
+        return plain(name, to_jsonable_python(value))
+    except PydanticSerializationError:
+        kind = type(value).__name__
+        raise CodeInterpreterError(f"Unsupported value type: {kind} (variable {name})") from None
+
+
+def _sorted(items: list[Any]) -> list[Any]:
+    try:
+        return sorted(items)
+    except TypeError:
+        return items
+
+
+def as_text(value: Any) -> str:
+    """Return a text itself, a container as JSON, and "" for values that are always small."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value) if isinstance(value, list | dict) else ""
+
+
+async def awaited(answer: Awaitable[Any]) -> Any:
+    """Await an awaitable that is not a coroutine, for asyncio.run."""
+    return await answer
+
+
+def tool_result(value: Any) -> Any:
+    """Return a tool's result as JSON data; as text if it cannot be expressed in JSON."""
+    data = _make_jsonable(value)
+    try:
+        json.dumps(data, allow_nan=False)
+    except (TypeError, ValueError):
+        return str(data)
+    return data
+
+
+def last_value(box: SyncSandbox, result: SandboxResult) -> Any:
+    """Return the value of the last line as JSON data; as text if JSON cannot express it."""
+    value = result.value
+    if isinstance(value, Opaque) and value.reason == TOO_LARGE:
+        try:
+            value = box.get_variable("_", plain=True)
+        except VariableError:
+            return value.repr
+    return as_json(value)
+
+
+def message_of(result: SandboxResult) -> str:
+    """Return the message of an exception without arguments."""
+    return (result.error or "").partition(": ")[2] or str(result.exit_code)

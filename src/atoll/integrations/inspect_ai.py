@@ -65,7 +65,7 @@ class AtollConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    def options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, object]:
         """Return the options, with defaults for the limits that Inspect's tools need."""
         given = dict(self.__pydantic_extra__ or {})
         policy = {**_LIMITS, "stdout_max_bytes": _OUTPUT, "stderr_max_bytes": _OUTPUT}
@@ -109,11 +109,11 @@ class AtollSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         interrupted: bool,  # noqa: ARG003, FBT001
     ) -> None:
         """End the sandboxes of a sample, with all that runs in them."""
-        for one in environments.values():
-            await _run(one.as_type(cls)._box.destroy())  # noqa: SLF001 - its own class
+        for environment in environments.values():
+            await _run(environment.as_type(cls)._box.destroy())  # noqa: SLF001 - its own class
 
     @classmethod
-    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+    def config_deserialize(cls, config: dict[str, object]) -> BaseModel:
         """Return the configuration that a log holds."""
         return AtollConfig(**config)
 
@@ -166,12 +166,12 @@ class AtollSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:  # noqa: FBT001, FBT002
         """Return a file as text or bytes."""
-        (found,) = await _run(self._box.files.download([_absolute(file)], absolute=True))
-        if found.content is None:
-            raise _error(found.error or FileError.IO_ERROR, file)
-        if len(found.content) > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
+        (result,) = await _run(self._box.files.download([_absolute(file)], absolute=True))
+        if result.content is None:
+            raise _error(result.error or FileError.IO_ERROR, file)
+        if len(result.content) > SandboxEnvironmentLimits.MAX_READ_FILE_SIZE:
             raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
-        return found.content.decode() if text else found.content
+        return result.content.decode() if text else result.content
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
         """Raise NotImplementedError: no command of another process leads into this sandbox."""
@@ -198,7 +198,7 @@ class AtollSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
 async def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run work in Atoll's own loop: samples may be set up and ended in different ones."""
-    return await Portal.shared().bring(work)
+    return await Portal.shared().run_from_loop(work)
 
 
 def _absolute(path: str) -> str:

@@ -11,6 +11,9 @@ import asyncio
 import json
 import os
 import re
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
@@ -20,6 +23,14 @@ from atoll.extras import hint
 from atoll.integrations.opening import Opener
 from atoll.service.dialects.jupyter import cell_messages
 from atoll.service.dialects.jupyter.cell_messages import CellResult
+
+try:
+    from jupyter_client.kernelspec import KernelSpecManager
+    from jupyter_core.paths import jupyter_data_dir
+except ImportError as exc:
+    raise ImportError(
+        f"atoll.integrations.jupyter_kernel needs jupyter-client. {hint('jupyter')}"
+    ) from exc
 
 try:
     from ipykernel import kernelbase
@@ -34,11 +45,10 @@ if TYPE_CHECKING:
 
     from atoll.sandbox.base import BaseSandbox
 
+SPEC_NAME = "atoll"
 MAIN = "main"
 OPTIONS_VARIABLE = "ATOLL_KERNEL_OPTIONS"
 _OWN = re.compile(r"\s*%(fork|checkpoint|rollback|context)(?:[ \t]+(\S+))?\s*\Z")
-
-
 _Base: Any = kernelbase.Kernel  # half of it has types that do not fit
 
 
@@ -142,7 +152,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
             self._loop = asyncio.get_running_loop()
             self._opener = Opener(SandboxConfig(**self.options))
         if self._current not in self._boxes:
-            self._boxes[self._current] = await self._opener.open(self._hear)
+            self._boxes[self._current] = await self._opener.open(self._on_output)
         return self._boxes[self._current]
 
     async def _magic(self, name: str, argument: str | None) -> str:
@@ -159,9 +169,9 @@ class AtollKernel(_Base):  # type: ignore[misc]
     async def _fork(self, box: BaseSandbox, name: str) -> str:
         if name and name not in self._boxes:
             assert self._opener is not None
-            self._boxes[name] = await self._opener.fork(box, self._hear)
+            self._boxes[name] = await self._opener.fork(box, self._on_output)
         self._current = name or self._current
-        others = ", ".join(one for one in self._boxes if one != self._current)
+        others = ", ".join(other for other in self._boxes if other != self._current)
         return f"cells run in {self._current}; others: {others or 'none'}\n"
 
     async def _checkpoint(self, box: BaseSandbox, name: str) -> str:
@@ -178,10 +188,10 @@ class AtollKernel(_Base):  # type: ignore[misc]
 
     async def _context(self, box: BaseSandbox, path: str) -> str:
         """Set the variable `context` to the text of a file of the sandbox."""
-        [found] = await box.files.download([path])
-        if found.content is None:
-            raise ConfigError(f"%context {path}: {found.error}")
-        text = found.content.decode("utf-8", "replace")
+        [result] = await box.files.download([path])
+        if result.content is None:
+            raise ConfigError(f"%context {path}: {result.error}")
+        text = result.content.decode("utf-8", "replace")
         await box.set_variable("context", text)
         return f"context: {len(text):,} characters\n"
 
@@ -203,7 +213,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
             for name, code in wanted.items()
         }
 
-    def _hear(self, stream: str, text: str) -> None:
+    def _on_output(self, stream: str, text: str) -> None:
         """Publish output while the cell runs."""
         if text := self._printed.hear(stream, text):
             self._publish("stream", {"name": stream, "text": text})
@@ -250,6 +260,38 @@ def options_from_environment() -> dict[str, Any]:
     if not isinstance(given, dict):
         raise ConfigError(f"{OPTIONS_VARIABLE} must be a JSON object")
     return given
+
+
+def install_spec(*, prefix: Path | None = None, name: str = SPEC_NAME) -> Path:
+    """Write the kernel spec for this user, or below `prefix`; return its folder."""
+    spec = {
+        "argv": [
+            sys.executable,
+            "-m",
+            "atoll.integrations.jupyter_kernel",
+            "-f",
+            "{connection_file}",
+        ],
+        "display_name": "Python (Atoll sandbox)",
+        "language": "python",
+        "interrupt_mode": "message",
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "kernel.json").write_text(json.dumps(spec, indent=2), encoding="utf-8")
+        manager = KernelSpecManager()
+        where = {"user": True} if prefix is None else {"prefix": str(prefix)}
+        return Path(manager.install_kernel_spec(folder, name, **where))
+
+
+def remove_spec(*, prefix: Path | None = None, name: str = SPEC_NAME) -> bool:
+    """Delete the kernel spec; return whether there was one."""
+    above = Path(jupyter_data_dir()) if prefix is None else prefix / "share" / "jupyter"
+    manager = KernelSpecManager(kernel_dirs=[str(above / "kernels")])
+    try:
+        manager.remove_kernel_spec(name)
+    except KeyError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

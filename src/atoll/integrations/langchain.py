@@ -48,5 +48,5 @@ def _to_stream(name: str) -> OutputCallback | None:
     return lambda stream, text: here.run(write, {"tool": name, "stream": stream, "text": text})
 
 
-def _facts(tool: PythonTool) -> dict[str, Any]:
+def _facts(tool: PythonTool) -> dict[str, object]:
     return {"atoll_isolation": str(tool.isolation)}

@@ -17,7 +17,7 @@ from atoll.errors import ConfigError
 from atoll.integrations.opening import Opener
 from atoll.sandbox.context import Context
 from atoll.search.index import ContextIndex
-from atoll.text.spill_store import SpillStore
+from atoll.text.spill import SpillStore
 from atoll.text.summary import head_and_tail
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     """Called with a growing number, and the last line of output."""
 
 T = TypeVar("T")
-MOST_SESSIONS = 16
+MAX_SESSIONS = 16
 IDLE_SECONDS = 1800.0
-MOST_CONTEXTS = 16
+MAX_CONTEXTS = 16
 SHOWN_CHARACTERS = 8192
 """Characters of an output in a tool result; the whole output is a resource."""
 KEPT_BYTES = 64 << 20
@@ -55,7 +55,7 @@ class Progress:
         self._heard += len(text)
         lines = (self._line + text)[-4000:].splitlines()
         self._line = "" if text.endswith("\n") or not lines else lines[-1]
-        self._shown = next((one for one in reversed(lines) if one.strip()), "")[-200:]
+        self._shown = next((line for line in reversed(lines) if line.strip()), "")[-200:]
         self._news.set()
 
     async def report(self) -> None:
@@ -147,7 +147,7 @@ class Sessions:
         self,
         config: SandboxConfig,
         *,
-        most: int = MOST_SESSIONS,
+        most: int = MAX_SESSIONS,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self._opener, self._given = Opener(config), config.context
@@ -192,10 +192,10 @@ class Sessions:
 
     async def close(self, connection: str, name: str) -> None:
         """End a session; ConfigError if there is none of that name."""
-        found = self._all.pop((connection, name), None)
-        if found is None:
+        ended = self._all.pop((connection, name), None)
+        if ended is None:
             raise ConfigError(f"there is no session {name!r:.70}")
-        await found.close()
+        await ended.close()
 
     async def sweep(self) -> None:
         """End idle sessions, until cancelled."""
@@ -213,8 +213,8 @@ class Sessions:
     def open_context(self, connection: str, name: str, text: str) -> ContextIndex:
         """Keep a text for searches under a name; one of the same name is replaced."""
         key = (connection, _checked(name))
-        owned = [one for one in self._contexts if one[0] == connection]
-        if key not in self._contexts and len(owned) >= MOST_CONTEXTS:
+        owned = [context for context in self._contexts if context[0] == connection]
+        if key not in self._contexts and len(owned) >= MAX_CONTEXTS:
             del self._contexts[owned[0]]
         self._contexts.pop(key, None)  # so that the last key is the one opened last
         self._contexts[key] = Context.from_text(text)
@@ -228,17 +228,17 @@ class Sessions:
         if isinstance(self._given, str):
             self._given = Context.from_text(self._given)
         given = {GIVEN: self._given} if isinstance(self._given, Context) else {}
-        owned = {one[1]: context for one, context in self._contexts.items() if one[0] == connection}
-        found = given | owned
-        if not found:
+        owned = {key[1]: context for key, context in self._contexts.items() if key[0] == connection}
+        contexts = given | owned
+        if not contexts:
             raise ConfigError("no text is open: open one with context_open")
         wanted = next(reversed(owned or given)) if name is None else name
-        if wanted not in found:
+        if wanted not in contexts:
             raise ConfigError(
-                f"there is no context {wanted!r:.70}: use one of {', '.join(found)}, or open one "
-                "with context_open"
+                f"there is no context {wanted!r:.70}: use one of {', '.join(contexts)}, "
+                "or open one with context_open"
             )
-        return ContextIndex.of(found[wanted])
+        return ContextIndex.of(contexts[wanted])
 
     def _require_room(self) -> None:
         if len(self._all) + len(self._forking) >= self._most:
@@ -253,8 +253,8 @@ class Sessions:
 
     async def _end_idle(self) -> None:
         oldest = time.monotonic() - self._idle
-        for key, one in tuple(self._all.items()):
-            if one.used < oldest and not one.busy:
+        for key, session in tuple(self._all.items()):
+            if session.used < oldest and not session.busy:
                 await self.close(*key)
 
 

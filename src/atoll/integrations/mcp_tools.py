@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 60.0
 CALL_SECONDS = 120.0
-MOST_TOOLS = 1_000
+MAX_TOOLS = 1_000
 
 
 class MCPTools:
@@ -96,7 +96,7 @@ class MCPTools:
             said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
             raise ConfigError(f"the MCP server {self._server} cannot be used: {said}") from exc
         self._thread = serving
-        self._tools = tuple(self._tool(one) for one in listed)
+        self._tools = tuple(self._tool(tool) for tool in listed)
 
     def _target(self) -> Any:
         try:
@@ -130,7 +130,7 @@ class MCPTools:
         def call(**arguments: Any) -> Any:
             return self._call(name, arguments)
 
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "read_only": name in self._read_only,
             "source": "mcp",
             "cost": "network",
@@ -140,7 +140,7 @@ class MCPTools:
         schema = described.input_schema or {"type": "object"}
         return from_schema(self._prefix + name, call, schema, described.description or "", **facts)
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+    def _call(self, name: str, arguments: dict[str, object]) -> Any:
         """Call a tool of the server; called in a thread of the bridge."""
         loop = self._loop
         if loop is None:
@@ -150,22 +150,22 @@ class MCPTools:
         texts = [part.text for part in result.content if getattr(part, "type", "") == "text"]
         if result.is_error:
             raise RuntimeError("\n".join(texts) or f"{name} failed without a message")
-        found = result.structured_content
-        if isinstance(found, dict):
-            return found["result"] if set(found) == {"result"} else found
+        content = result.structured_content
+        if isinstance(content, dict):
+            return content["result"] if set(content) == {"result"} else content
         return "\n".join(texts)
 
 
 async def _list_tools(client: Any) -> list[Any]:
-    found: list[Any] = []
+    tools: list[Any] = []
     cursor = None
-    while len(found) < MOST_TOOLS:
+    while len(tools) < MAX_TOOLS:
         page = await client.list_tools(cursor=cursor)
-        found += page.tools
+        tools += page.tools
         cursor = page.next_cursor
         if not cursor:
             break
-    return found
+    return tools
 
 
 def _cause(error: BaseException) -> Exception:

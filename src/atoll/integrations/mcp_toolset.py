@@ -10,20 +10,15 @@ import asyncio
 import base64
 import functools
 import mimetypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.extras import hint
-from atoll.integrations.mcp_content import (
-    cell_content,
-    command_content,
-    image_content,
-    text_content,
-)
+from atoll.types import stderr_with_error
 
 try:
     from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
     from mcp.server.mcpserver.exceptions import ToolError
-    from mcp.types import CallToolResult
+    from mcp.types import CallToolResult, ImageContent, ResourceLink, TextContent
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 except ImportError as exc:
     raise ImportError(f"atoll.integrations.mcp_toolset needs the MCP SDK. {hint('mcp')}") from exc
@@ -32,14 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.integrations.mcp_sessions import Report, Session, Sessions
+    from atoll.types import ExecuteResponse, SandboxResult
 
     Ask = Callable[[str, str, Callable[[str], None]], Awaitable[str]]
     """Takes a question, a text to answer it from, and a function that is called for each step."""
 
 MAIN = "main"
-MOST_FILES = 1000
-MOST_HITS = 100
-MOST_PEEK = 20_000
+MAX_FILES = 1000
+MAX_HITS = 100
+MAX_PEEK = 20_000
 
 
 class Tools:
@@ -55,47 +51,55 @@ class Tools:
 
         The value of the last expression is returned; figures come back as images.
         """
-        found = await self._session(ctx, session)
+        chosen = await self._session(ctx, session)
         limit = None if timeout_seconds is None else timeout_seconds * 1000
-        work = functools.partial(found.box.execute, code, timeout_ms=limit)
-        return cell_content(found, await found.run(work, _reporter(ctx)))
+        work = functools.partial(chosen.box.execute, code, timeout_ms=limit)
+        return cell_content(chosen, await chosen.run(work, _reporter(ctx)))
 
     async def run_shell(
         self, command: str, ctx: Context, session: str = MAIN, timeout_seconds: float | None = None
     ) -> CallToolResult:
         """Run a shell command (sh) in the sandbox's working folder, which run_python shares."""
-        found = await self._session(ctx, session)
+        chosen = await self._session(ctx, session)
         limit = None if timeout_seconds is None else timeout_seconds * 1000
-        work = functools.partial(found.box.shell, command, timeout_ms=limit)
-        return command_content(found, await found.run(work, _reporter(ctx)))
+        work = functools.partial(chosen.box.shell, command, timeout_ms=limit)
+        return command_content(chosen, await chosen.run(work, _reporter(ctx)))
 
     async def list_files(self, ctx: Context, path: str = ".", session: str = MAIN) -> str:
         """List a folder of the sandbox: one line for each file, with its size."""
-        found = await self._session(ctx, session)
-        listed = await found.run(functools.partial(found.box.files.ls, path))
-        lines = [f"{one.path}/" if one.is_dir else f"{one.path}  {one.size:,}" for one in listed]
-        cut = listed.truncated or len(lines) > MOST_FILES
-        return "\n".join([*lines[:MOST_FILES], *(["..."] if cut else [])]) or "(no files)"
+        chosen = await self._session(ctx, session)
+        listed = await chosen.run(functools.partial(chosen.box.files.ls, path))
+        lines = [
+            f"{entry.path}/" if entry.is_dir else f"{entry.path}  {entry.size:,}"
+            for entry in listed
+        ]
+        cut = listed.truncated or len(lines) > MAX_FILES
+        return "\n".join([*lines[:MAX_FILES], *(["..."] if cut else [])]) or "(no files)"
 
     async def read_file(self, path: str, ctx: Context, session: str = MAIN) -> CallToolResult:
         """Read a file of the sandbox: text, or an image. Long texts are shortened."""
-        found = await self._session(ctx, session)
-        data = await _download(found, path)
+        chosen = await self._session(ctx, session)
+        data = await _download(chosen, path)
         kind = mimetypes.guess_type(path)[0] or ""
         if kind in ("image/png", "image/jpeg", "image/gif", "image/webp"):
             return CallToolResult(content=[image_content(data, kind)])
-        return CallToolResult(content=[*text_content(found, data.decode("utf-8", "replace"))])
+        return CallToolResult(content=[*text_content(chosen, data.decode("utf-8", "replace"))])
 
     async def write_file(
-        self, path: str, content: str, ctx: Context, session: str = MAIN, base64_encoded: bool = False  # noqa: E501, FBT001, FBT002
-    ) -> str:  # fmt: skip
+        self,
+        path: str,
+        content: str,
+        ctx: Context,
+        session: str = MAIN,
+        base64_encoded: bool = False,  # noqa: FBT001, FBT002 - the SDK passes it by name
+    ) -> str:
         """Write a file of the sandbox, in place of one that is there. Bytes go as base64."""
         try:
             data = base64.b64decode(content, validate=True) if base64_encoded else content.encode()
         except ValueError as exc:
             raise ToolError(f"the content cannot be written: {exc}") from None
-        found = await self._session(ctx, session)
-        [done] = await found.run(lambda: found.box.files.upload([(path, data)]))
+        chosen = await self._session(ctx, session)
+        [done] = await chosen.run(lambda: chosen.box.files.upload([(path, data)]))
         if done.error is not None:
             raise ToolError(f"{path} cannot be written: {done.error}")
         return f"wrote {len(data):,} bytes to {path}"
@@ -114,30 +118,36 @@ class Tools:
         Give one of: `path`, a file of the sandbox; `output`, the number of a shortened output;
         `text` itself.
         """
-        if sum(one is not None for one in (path, output, text)) != 1:
+        if sum(source is not None for source in (path, output, text)) != 1:
             raise ToolError("give exactly one of path, output and text")
         if text is None:
-            found = await self._session(ctx, session)
-            text = (await _download(found, path)).decode("utf-8", "replace") if path else (
-                found.output(str(output)))  # fmt: skip
+            chosen = await self._session(ctx, session)
+            if path:
+                text = (await _download(chosen, path)).decode("utf-8", "replace")
+            else:
+                text = chosen.output(str(output))
         index = self._sessions.open_context(_connection(ctx), name, text)
         lines = text.count("\n") + 1
-        titles = [f"{one.start:,}: {one.title}" for one in index.sections()[:30]]
+        titles = [f"{section.start:,}: {section.title}" for section in index.sections()[:30]]
         return "\n".join([f"{name}: {index.length:,} characters in {lines:,} lines", *titles])
 
     async def context_grep(
-        self, pattern: str, ctx: Context, name: str | None = None, ignore_case: bool = False  # noqa: FBT001, FBT002
-    ) -> str:  # fmt: skip
+        self,
+        pattern: str,
+        ctx: Context,
+        name: str | None = None,
+        ignore_case: bool = False,  # noqa: FBT001, FBT002
+    ) -> str:
         """Find the lines of an open text that match a regular expression, with their offsets.
 
         Without a name, it is the text that was opened last.
         """
         index = self._sessions.context(_connection(ctx), name)
-        search = functools.partial(index.grep, pattern, most=MOST_HITS, ignore_case=ignore_case)
-        found = await asyncio.to_thread(search)
-        lines = [f"line {one.line} at {one.start}: {one.text}" for one in found.hits]
-        more = [f"... {found.total:,} in all" + ("" if found.counted else ", or more")]
-        return "\n".join(lines + more * found.more) or "nothing matches"
+        search = functools.partial(index.grep, pattern, most=MAX_HITS, ignore_case=ignore_case)
+        hits = await asyncio.to_thread(search)
+        lines = [f"line {hit.line} at {hit.start}: {hit.text}" for hit in hits.hits]
+        more = [f"... {hits.total:,} in all" + ("" if hits.counted else ", or more")]
+        return "\n".join(lines + more * hits.more) or "nothing matches"
 
     async def context_peek(
         self, start: int, ctx: Context, length: int = 2000, name: str | None = None
@@ -147,7 +157,7 @@ class Tools:
         Without a name, it is the text that was opened last.
         """
         index = self._sessions.context(_connection(ctx), name)
-        return index.text(start, start + min(length, MOST_PEEK))
+        return index.text(start, start + min(length, MAX_PEEK))
 
     async def fork(self, new: str, ctx: Context, session: str = MAIN) -> str:
         """Clone a session, with all its variables and files, as a new independent one."""
@@ -156,13 +166,13 @@ class Tools:
 
     async def checkpoint(self, ctx: Context, session: str = MAIN) -> str:
         """Keep a session's variables and files as they are now; return a mark for rollback."""
-        found = await self._session(ctx, session)
-        return await found.run(found.box.checkpoint)
+        chosen = await self._session(ctx, session)
+        return await chosen.run(chosen.box.checkpoint)
 
     async def rollback(self, mark: str, ctx: Context, session: str = MAIN) -> str:
         """Restore a session's variables and files to a checkpoint, which stays usable."""
-        found = await self._session(ctx, session)
-        await found.run(functools.partial(found.box.rollback, mark))
+        chosen = await self._session(ctx, session)
+        await chosen.run(functools.partial(chosen.box.rollback, mark))
         return f"{session} is as it was at {mark}"
 
     async def list_sessions(self, ctx: Context) -> str:
@@ -242,3 +252,62 @@ def _plain(data: bytes) -> str | bytes:
         return data.decode()
     except UnicodeDecodeError:
         return data
+
+
+def cell_content(session: Session, result: SandboxResult) -> CallToolResult:
+    """Return a cell's result as content: output, value, images, error."""
+    images = [
+        display for display in result.displays if display.media_type in ("image/png", "image/jpeg")
+    ]
+    value = None if images else result.value_repr
+    error = None if result.success else result.error
+    stderr = stderr_with_error(result.stderr, error, result.kind)
+    parts = [result.stdout, stderr, value, _lost(result)]
+    content: list[Any] = list(
+        text_content(session, _joined(parts) or ("" if images else "(no output)"))
+    )
+    content += [image_content(image.data, image.media_type) for image in images]
+    facts = {
+        "outcome": result.kind.value,
+        "isolation": str(result.isolation),
+        "truncated": result.truncated,
+        "state_lost": result.state_lost,
+        "files": list(result.files),
+    }
+    return CallToolResult(content=content, structured_content=facts, is_error=not result.success)
+
+
+def _lost(result: SandboxResult) -> str:
+    return "The session's variables are lost." if result.state_lost else ""
+
+
+def command_content(session: Session, done: ExecuteResponse) -> CallToolResult:
+    """Return a command's result as content: output and exit code."""
+    text = _joined([done.output, done.error]) or "(no output)"
+    isolation = str(session.box.isolation)
+    facts = {"exit_code": done.exit_code, "truncated": done.truncated, "isolation": isolation}
+    code = f"exit code {done.exit_code}" if done.exit_code else ""
+    content = text_content(session, _joined([text, code]))
+    return CallToolResult(
+        content=list(content), structured_content=facts, is_error=done.exit_code != 0
+    )
+
+
+def _joined(parts: list[str | None]) -> str:
+    return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+def text_content(session: Session, text: str) -> list[TextContent | ResourceLink]:
+    """Return a text; a long one shortened, with a link to the whole."""
+    shown, number = session.shorten(text)
+    if number is None:
+        return [TextContent(text=shown)] if shown else []
+    uri = f"atoll://{session.name}/outputs/{number}"
+    note = f"[{len(text):,} characters; all of them: context_open(output={number!r}), or {uri}]"
+    link = ResourceLink(uri=uri, name=f"output {number}", mime_type="text/plain")
+    return [TextContent(text=f"{shown}\n{note}"), link]
+
+
+def image_content(data: bytes, media_type: str) -> ImageContent:
+    """Return an image as content."""
+    return ImageContent(data=base64.b64encode(data).decode(), mime_type=media_type)

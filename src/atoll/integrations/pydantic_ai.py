@@ -56,7 +56,7 @@ def as_tool(box: SyncSandbox, **options: Any) -> Tool[Any]:
                     await context.emit(PythonOutputEvent(stream=stream, text=text))
         return answer
 
-    facts: dict[str, Any] = {"metadata": {"atoll_isolation": str(tool.isolation)}}
+    facts: dict[str, object] = {"metadata": {"atoll_isolation": str(tool.isolation)}}
     if "metadata" not in inspect.signature(Tool).parameters:  # an older version
         facts = {}
     return Tool(run_python, takes_ctx=True, name=tool.name, description=tool.description, **facts)

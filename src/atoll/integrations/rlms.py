@@ -13,10 +13,12 @@ import json
 import sys
 import threading
 import time
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from atoll.errors import VariableError
+from atoll.guest.shared.values import Opaque
 from atoll.integrations.common import LARGE, missing, open_box, upload_text
-from atoll.integrations.rlms_variables import GuestVariables
 from atoll.policy import Capability
 from atoll.types import stderr_with_error
 
@@ -30,7 +32,7 @@ except ImportError as exc:
     raise ImportError(missing("rlms", "rlms")) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rlm.environments import BaseEnv
 
@@ -103,10 +105,12 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
 
     def setup(self) -> None:
         """Open the sandbox with rlms' names in it. A text as context is shared, not copied."""
-        tools: dict[str, Callable[..., Any]] = {one: getattr(self, f"_{one}") for one in QUERIES}
-        given = {name: extract_tool_value(one) for name, one in self.custom_tools.items()}
-        tools |= {name: one for name, one in given.items() if callable(one)}
-        self._constants = {name: one for name, one in given.items() if not callable(one)}
+        tools: dict[str, Callable[..., Any]] = {
+            query: getattr(self, f"_{query}") for query in QUERIES
+        }
+        given = {name: extract_tool_value(value) for name, value in self.custom_tools.items()}
+        tools |= {name: value for name, value in given.items() if callable(value)}
+        self._constants = {name: value for name, value in given.items() if not callable(value)}
         self._pending_llm_calls: list[Any] = []
         self.globals: dict[str, Any] = {}
         options = {"context": self._shared, "tools": tools, **self._options}
@@ -210,3 +214,60 @@ def register(*, as_local: bool = False) -> None:
         return known(environment, environment_kwargs)
 
     rlm.environments.get_environment = rlm.core.rlm.get_environment = get_environment
+
+
+class GuestVariables(MutableMapping[str, Any]):
+    """The variables of a sandbox, read on access."""
+
+    def __init__(self, box: SyncSandbox) -> None:
+        self._box: SyncSandbox | None = box
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sandbox has ended."""
+        return self._box is None
+
+    def close(self) -> None:
+        """Detach from the sandbox: the mapping is empty from now on."""
+        self._box = None
+
+    def small(self) -> dict[str, Any]:
+        """Return all variables; a large one as a description."""
+        values: dict[str, Any] = {}
+        for variable in self._box.variables() if self._box else ():
+            large = (variable.size or 0) > LARGE or max(variable.shape or (0,)) > LARGE
+            note = f"<{variable.type}, shape {variable.shape}, not copied: it is large>"
+            if variable.type not in ("function", "module", "type"):
+                values[variable.name] = note if large else self._read(variable.name)
+        return values
+
+    def __getitem__(self, name: str) -> Any:
+        if self._box is None or not self._box.has_variable(name):
+            raise KeyError(name)
+        return self._read(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if self._box is not None:
+            self._box.set_variable(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        if self._box is None or not self._box.execute(f"del {name}").success:
+            raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._box.variables().names if self._box else ())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def clear(self) -> None:
+        """Detach from the sandbox: rlms clears the variables of an ended environment."""
+        self.close()
+
+    def _read(self, name: str) -> Any:
+        assert self._box is not None
+        try:
+            value = self._box.get_variable(name, plain=True)
+        except VariableError as exc:
+            return f"<{name}: {exc}>"
+        return value.repr if isinstance(value, Opaque) else value

@@ -105,7 +105,7 @@ class AtollExecutor(PythonExecutor):  # type: ignore[misc]
         """Let the code call these tools, which run on the host, and no others."""
         given = dict(tools)
         self._answer = given.pop("final_answer", None)
-        self._box.set_tools({_HOST + name: _handler(name, one) for name, one in given.items()})
+        self._box.set_tools({_HOST + name: _handler(name, tool) for name, tool in given.items()})
         lines = [f"{name} = _atoll_wrap({name!r}, {_HOST}{name})" for name in given]
         if self._answer is not None:
             lines.append("final_answer = _atoll_finish")
@@ -150,7 +150,7 @@ class AtollExecutor(PythonExecutor):  # type: ignore[misc]
 
     def _output(self, result: SandboxResult) -> Any:
         """Return the last value: an image, a data frame, plain data, or its text."""
-        images = [one.data for one in result.displays if one.media_type == "image/png"]
+        images = [display.data for display in result.displays if display.media_type == "image/png"]
         if images:
             return PIL.Image.open(io.BytesIO(images[0]))
         if result.value is None or isinstance(result.value, str | int | float):
@@ -173,10 +173,10 @@ def _handler(name: str, tool: Any) -> Callable[..., Any]:
 
     named, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     required = [one for one, facts in inputs.items() if not facts.get("nullable")]
-    optional = [one for one in inputs if one not in required]
+    optional = [parameter for parameter in inputs if parameter not in required]
     parameters = [
-        inspect.Parameter(one, named, default=empty if one in required else None)
-        for one in (*required, *optional)
+        inspect.Parameter(parameter, named, default=empty if parameter in required else None)
+        for parameter in (*required, *optional)
     ]
     call.__dict__["__signature__"] = inspect.Signature(parameters)
     call.__doc__ = getattr(tool, "description", None)
@@ -191,20 +191,22 @@ def _pack(value: Any) -> Any:
         value.save(data, format="PNG")
         return (IMAGE, data.getvalue())
     if type(value) is dict:
-        return _same(value, {key: _pack(one) for key, one in value.items()})
+        return _same(value, {key: _pack(item) for key, item in value.items()})
     if type(value) in (list, tuple):
         return _same(value, type(value)(map(_pack, value)))
     return value
 
 
 def _same(value: Any, packed: Any) -> Any:
-    one, other = (list(some.values()) if type(some) is dict else some for some in (value, packed))
-    return value if all(a is b for a, b in zip(one, other, strict=True)) else packed
+    before, other = (
+        list(some.values()) if type(some) is dict else some for some in (value, packed)
+    )
+    return value if all(a is b for a, b in zip(before, other, strict=True)) else packed
 
 
 def _unpack(value: Any) -> Any:
     if type(value) is tuple and len(value) == 2 and value[0] == IMAGE:
         return PIL.Image.open(io.BytesIO(value[1]))
     if type(value) is dict:
-        return {key: _unpack(one) for key, one in value.items()}
+        return {key: _unpack(item) for key, item in value.items()}
     return type(value)(map(_unpack, value)) if type(value) in (list, tuple) else value

@@ -35,7 +35,7 @@ def by_name(fds: list[int], *, hidden: Iterable[str], workspace: Path | None) ->
 
 
 def _exchange(fd: int, folder: Path) -> int:
-    """A descriptor of `folder` in place of another; SandboxError if it is not there any more."""
+    """Return a descriptor of `folder` in place of another; SandboxError if it is gone."""
     try:
         found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:

@@ -6,12 +6,11 @@ import contextlib
 import fcntl
 import os
 import select
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from atoll.errors import SandboxStartError
-from atoll.jail.supervisor.client import Lease
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import Lease, supervisor
 from atoll.jail.supervisor.spec import Limits
 from atoll.sandbox.channel import HostChannel
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
 
+    from atoll.guest.shared.messages import InitializeParams
     from atoll.jail.supervisor.spec import Spec
     from atoll.policy import ExecutionPolicy
 
@@ -32,7 +32,7 @@ class GuestHandle:
     lease: Lease
     channel: HostChannel
     output_fds: list[int]
-    applied: dict[str, Any] = field(default_factory=dict)
+    applied: InitializeParams | None = None
     """The handshake parameters that its zygote has already applied, if any."""
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from atoll.egress import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atoll.config import LineCallback, SandboxConfig
     from atoll.egress import Share
     from atoll.errors import SandboxError
+    from atoll.guest.shared.messages import ContextSource, InitializeParams, Json
     from atoll.jail.supervisor.client import Lease
     from atoll.launch.guest_handle import GuestHandle
     from atoll.sandbox.context import Context
@@ -83,7 +84,7 @@ async def handshake(
     shared: Context | None,
     *,
     env: Mapping[str, str] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    extra: Json | None = None,
     proxied: bool = True,
     wait: bool = True,
 ) -> RunningGuest:
@@ -102,7 +103,9 @@ async def handshake(
     network = gateway.share(config.network) if gateway else None
     guest = RunningGuest(handle.lease, session, bridge, network=network)
     try:
-        params = {**_parameters(config, context, shared, env), **(extra or {})}
+        params = _parameters(config, context, shared, env)
+        if extra is not None:
+            params = cast("InitializeParams", {**params, **extra})
         if gateway is not None:
             params["network"] = gateway.guest_params(proxied=proxied)
         if gateway is not None and proxied:
@@ -139,14 +142,14 @@ async def await_ready(handle: GuestHandle, memory: int | None) -> GuestHandle:
         await handle.channel.ready
     except ChannelEndedError as exc:
         raise await _lost(handle.lease, exc) from None
-    applied: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
+    applied: InitializeParams = {"tools": [], "memory_bytes": memory, "private_folder": True}
     return replace(handle, applied=applied)
 
 
 def _parameters(
     config: SandboxConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
-) -> dict[str, Any]:
-    params: dict[str, Any] = {
+) -> InitializeParams:
+    params: InitializeParams = {
         "tools": signatures.describe_all(config.tools),
         "memory_bytes": config.policy.memory_bytes,
         "private_folder": config.workspace is None,
@@ -162,15 +165,13 @@ def _parameters(
     if env:
         params["env"] = dict(env)
     if shared is not None:
-        params["context"] = shared.describe()
+        params["context"] = cast("ContextSource", shared.describe())
     elif context is not None:
         params["context"] = {"value": values.encode(context)}
     return params
 
 
-async def _send(
-    handle: GuestHandle, params: dict[str, Any], shared: Context | None
-) -> dict[str, Any]:
+async def _send(handle: GuestHandle, params: InitializeParams, shared: Context | None) -> Json:
     try:
         # A guest that is not ready yet reads a request without descriptors as soon as it starts.
         asked = _request(handle, params, None) if shared is None else None
@@ -185,14 +186,14 @@ async def _send(
 
 
 def _request(
-    handle: GuestHandle, params: dict[str, Any], shared: Context | None
+    handle: GuestHandle, params: InitializeParams, shared: Context | None
 ) -> asyncio.Future[Any]:
     if shared is not None:
         handle.lease.give(shared.fd)
     return handle.channel.request("initialize", params)
 
 
-async def _answer(lease: Lease, asked: asyncio.Future[Any]) -> dict[str, Any]:
+async def _answer(lease: Lease, asked: asyncio.Future[Any]) -> Json:
     try:
         async with asyncio.timeout(START_SECONDS):
             answer = await asked

@@ -6,6 +6,7 @@ The guest's own files are compiled for it here, as they lie on a read-only mount
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import re
@@ -52,7 +53,7 @@ class Interpreter:
 
     @property
     def identity(self) -> tuple[str, tuple[int, int, int], str]:
-        """What two names of one interpreter have in common, and two interpreters have not."""
+        """Equal for two names of one interpreter, different for two interpreters."""
         return self.base, self.version, self.prefix
 
 
@@ -62,6 +63,16 @@ def resolve(python: str | None) -> Interpreter:
         return _this_interpreter()
     path = locate(python)
     return _ask(path, os.stat(path).st_mtime_ns)
+
+
+@functools.cache
+def guest_digest() -> str:
+    """Return a digest of the guest's files, for what is built of them."""
+    whole = hashlib.sha256()
+    for file in sorted(Path(GUEST_FOLDER).rglob("*.py")):
+        name = str(file.relative_to(GUEST_FOLDER))
+        whole.update(hashlib.sha256(name.encode() + b"\0" + file.read_bytes()).digest())
+    return whole.hexdigest()
 
 
 def locate(python: str) -> str:
@@ -146,7 +157,7 @@ def _make(
 
 
 def _outermost(folders: set[str]) -> tuple[str, ...]:
-    """The folders that are in no other and not in the system's; refused if one is too much."""
+    """Return the folders outside each other and the system's; refuse one that shows too much."""
     wanted = [folder for folder in folders if not any(_inside(folder, s) for s in _SYSTEM)]
     home = os.path.realpath(os.path.expanduser("~"))
     for folder in wanted:

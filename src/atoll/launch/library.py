@@ -16,7 +16,7 @@ GUEST_FOLDER = f"{GUEST_CODE}/lib/cloudpickle"
 
 
 def binds() -> list[Bind]:
-    """What a jail has to be given."""
+    """Return the binds that a jail needs for it."""
     folder = _host_folder()
     return [Bind(source=folder, target=GUEST_FOLDER)] if folder else []
 

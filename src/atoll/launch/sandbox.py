@@ -1,17 +1,16 @@
 """A sandbox around one guest process, which is started again after it was lost.
 
-A backend says how a guest is started and what it runs; the rest is here.
+A backend's launcher starts guests; the rest is here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from abc import abstractmethod
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
 
 from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
@@ -26,23 +25,34 @@ from atoll.errors import (
 from atoll.files.direct import FolderFiles
 from atoll.launch import folders
 from atoll.launch.starts import Starts
-from atoll.policy import Capability, Isolation, check_positive, names_keywords
+from atoll.policy import Capability, Isolation, check_positive
+from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
-from atoll.sandbox import guard, signatures
-from atoll.sandbox.base import NOT_STARTED, BaseSandbox, check_code
+from atoll.sandbox import guard, signatures, verbs
+from atoll.sandbox.base import (
+    MAX_CODE_LENGTH,
+    NOT_STARTED,
+    BaseSandbox,
+    check_code,
+    check_options,
+)
 from atoll.sandbox.idempotency import KeyedResults
 from atoll.sandbox.turns import TurnLock
 from atoll.sandbox.variables import LISTING_TIMEOUT_MS
 from atoll.state import envelope, transfer
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
-    from atoll.sandbox.base import ToolChange
-    from atoll.types import CodeFault, SandboxResult
+    from atoll.launch.launcher import Launcher
+    from atoll.sandbox.base import ExecuteOptions, ToolChange
+    from atoll.sandbox.command import Command, CommandOptions
+    from atoll.sandbox.wire.answers import GuestAnswer
+    from atoll.types import CodeFault, ExecuteResponse, SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
@@ -57,33 +67,43 @@ class CpuReading(NamedTuple):
 
 
 class GuestSandbox(BaseSandbox):
-    """One guest at a time. A backend implements `_prepare`, `_launch` and `_state_params`."""
+    """One guest at a time. A backend brings the launcher, and says what it can do."""
 
     runtime_memory: ClassVar[int] = 32 << 20
+    launcher: ClassVar[type[Launcher]]
+    """What starts this backend's guests."""
 
-    _not_shown: ClassVar[set[str]] = set()
-    """Of the folders that a jail shows to the host: those that the guest does not see."""
-
-    _own_guard: ClassVar[str | None] = None
-    """The guard of a backend that has one of its own."""
-
-    def __init__(self, config: SandboxConfig | None = None) -> None:
+    def __init__(
+        self, config: SandboxConfig | None = None, launcher: Launcher | None = None
+    ) -> None:
         self._config = config or SandboxConfig(backend=self.backend)
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        self._launcher = launcher or self.launcher(self._config)
+        self._guards = [
+            guard_name
+            for guard_name in (self._config.guard, self._launcher.own_guard)
+            if guard_name
+        ]
+        self._workspace_path = str(self.workspace) if self.workspace else None
         self._guest: RunningGuest | None = None
         self._context: Any = None
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
         self._turn = TurnLock()
         self._by_key = KeyedResults()
-        self._open = self._found_dead = self._changed = self._tools_changed = False
-        self._untouched = False
+        self._open = self._report_state_lost = self._changed = self._tools_changed = False
+        self._never_used = False
         """Whether nothing was done in the guest since it was started."""
 
     @property
     def isolation(self) -> Isolation:
         """The level that this sandbox really has."""
         return self._level
+
+    @property
+    def cold_start(self) -> str | None:
+        """Why a pool started the guest instead of forking it off a zygote; None if it did not."""
+        return self._launcher.cold_start
 
     @property
     def context_is_shared(self) -> bool:
@@ -93,7 +113,7 @@ class GuestSandbox(BaseSandbox):
     async def initialize(self, context: Any = None) -> None:
         """Start a guest with `context`. A running guest is ended, and its state is lost."""
         guard.require(self._config.guard)
-        self._level = await self._prepare()
+        self._level = await self._launcher.prepare()
         self._check_network()
         async with self._turn:
             await self._release()
@@ -102,46 +122,51 @@ class GuestSandbox(BaseSandbox):
             self._open, self._destroyed = True, False
             await self._start(Starts())
 
-    @names_keywords("option of execute")
-    def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
-    ) -> Coroutine[Any, Any, SandboxResult]:
-        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        return self._run_cell(code, timeout_ms, key)
-
-    async def _run_cell(
-        self, code: str, timeout_ms: float | None, key: str | None, *, setup: bool | None = None
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout_ms: float | None = None,
+        key: str | None = None,
+        **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
+        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        if options:
+            check_options(self.backend, options)
+        setup = options.get("inject_setup")
         limit = self._config.timeout_ms if timeout_ms is None else self._timeout(timeout_ms)
-        check_code(code)
+        if type(code) is not str or len(code) > MAX_CODE_LENGTH:
+            check_code(code)
         if not self._open:
             self._require_open()
-        if self._config.guard or self._own_guard:
-            for name in filter(None, (self._config.guard, self._own_guard)):
-                code, refusal = await self._guarded(code, name)
-                if refusal is not None:
-                    return refusal
+        for name in self._guards:
+            code, refusal = await self._guarded(code, name)
+            if refusal is not None:
+                return refusal
         if key is None:
             return await self._execute(code, limit, setup=setup)
         return await self._by_key.once(key, code, lambda: self._execute(code, limit, setup=setup))
 
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
+        logger = self.logger
         async with self._turn:
-            self.logger.log_execution_start("python", self.policy, code)
+            if logger.listens:
+                logger.log_execution_start("python", self.policy, code)
             guest = self._guest
-            if guest is None or self._untouched or guest.session.dead or not self._open:
+            if guest is None or self._never_used or guest.session.dead or not self._open:
                 result = await self._execute_first(code, limit, setup=setup)
             else:
                 result = await self._execute_in(guest, code, limit, setup=setup)
-        self._log_execution_metrics(result)
+        if result.kind is not Outcome.OK or logger.listens:
+            logger.log_execution_complete(result)
         return result
 
     async def _execute_first(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         """Run a cell in a guest that may be new; if that is lost unread, run it in another."""
         starts = Starts()
         while True:
-            guest = await self._living(starts)
-            is_new, self._untouched, lost = self._untouched, False, self._found_dead
+            guest = await self._live_guest(starts)
+            is_new, self._never_used, lost = self._never_used, False, self._report_state_lost
             try:
                 result = await self._execute_in(guest, code, limit, setup=setup)
             except SandboxLostError:
@@ -150,32 +175,61 @@ class GuestSandbox(BaseSandbox):
             else:
                 if not (is_new and guest.session.unread and await starts.again()):
                     return result
-            self._found_dead = lost
+            self._report_state_lost = lost
 
     async def _execute_in(
         self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
     ) -> SandboxResult:
-        lost = self._found_dead
+        lost, self._report_state_lost = self._report_state_lost, False
+        changed, self._changed = self._changed, False
         callers = guest.bridge.callers
+        callers[None] = copy_context()
         try:
-            changed, self._changed = self._changed, False
-            callers[None] = copy_context()
-            try:
-                result = await guest.session.execute(
-                    code, limit, look_again=changed, setup=setup, **self._facts()
-                )
-            finally:
-                del callers[None]
-            result = self._measured(guest, result)
+            result = await guest.session.execute(
+                code,
+                limit,
+                look_again=changed,
+                setup=setup,
+                isolation=self._level,
+                workspace_path=self._workspace_path,
+                state_lost=lost,
+                cold_start=self._launcher.cold_start,
+            )
+            if self._launcher.measures:
+                result = self._launcher.measured(guest, result)
             if guest.network is not None:
                 result = guest.with_network(result, self._config.on_stderr)
         except BaseException:  # a cancelled call has no result that says so: the next one does
-            self._found_dead = lost or not guest.session.alive
+            self._report_state_lost = lost or not guest.session.alive
             raise
         finally:
+            del callers[None]
             if not guest.session.alive:
-                await self._bury(guest)
+                await self._release()
         return result
+
+    async def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
+        """Run a command with bash, or sh; what it leaves running ends with the sandbox."""
+        if Capability.SHELL not in self.capabilities:
+            raise self._unsupported(Capability.SHELL)
+        limit, params = self._timeout(timeout_ms), commands.to_params(command, options)
+        async with self._in_guest() as guest:
+            if self._level < Isolation.JAILED:
+                raise UnsupportedError(self.backend, f"run a shell where it is only {self._level}")
+            self.logger.log_execution_start("shell", self.policy, commands.shown(command))
+            response = await guest.session.shell(params, limit)
+            if guest.network is not None:
+                use = guest.network.take()
+                words = use.unsaid(response.output) if response.exit_code else ""
+                response = replace(response, network=use, output=response.output + words)
+        self.logger.log_shell_complete(response)
+        return response
 
     @property
     def tools(self) -> Mapping[str, Handler]:
@@ -196,8 +250,8 @@ class GuestSandbox(BaseSandbox):
             described = signatures.describe_all(guest.bridge.tools)
             await guest.session.set_tools(described, self._timeout(None))
         finally:
-            self._found_dead |= not guest.session.alive
-            await self._bury(guest)
+            self._report_state_lost |= not guest.session.alive
+            await self._release_if_dead(guest)
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
@@ -209,44 +263,46 @@ class GuestSandbox(BaseSandbox):
         async with self._in_guest() as guest:
             return await guest.session.find_fault(code, self._timeout(None))
 
-    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def ask_variable(self, request: verbs.VariableRequest) -> GuestAnswer:
         """Ask the guest about a variable; its answer is not checked yet."""
         limit = self._timeout(None)
-        if method in ("has_variable", "variables"):
+        if isinstance(request, verbs.HasVariable | verbs.ListVariables):
             limit = min(limit, LISTING_TIMEOUT_MS)
         async with self._in_guest() as guest:
-            return await guest.session.ask_variable(method, params, limit)
+            return await guest.session.ask_variable(request, limit)
 
     async def save(self) -> bytes:
         """Return variables and files as signed bytes; StateError if they cannot be saved."""
-        return await self._save({})
+        return await self._save(whole=False)
 
     async def save_whole(self) -> bytes:
         """Return all of the session that can be saved, private names and environment too.
 
         The state's `left_out` is empty if the session can go on from it as if it had never ended.
         """
-        return await self._save({"whole": True})
+        return await self._save(whole=True)
 
-    async def _save(self, extra: dict[str, Any]) -> bytes:
+    async def _save(self, *, whole: bool) -> bytes:
         async with self._in_guest() as guest:
-            if self._found_dead:
+            if self._report_state_lost:
                 raise StateError("the session's variables were lost: there is nothing to save")
             payload, facts = await transfer.save(
                 guest.session,
                 guest.lease,
-                {**self._state_params(), **extra},
+                {**self._launcher.state_params(), "whole": whole},
                 self._state_timeout(),
             )
-        tier = self._preloaded()
-        return await asyncio.to_thread(envelope.seal, payload, facts, self._version, tier)
+        version, tier = self._launcher.version, self._launcher.preloaded
+        return await asyncio.to_thread(envelope.seal, payload, facts, version, tier)
 
     @cached_property
     def files(self) -> Files:
         """The guest's files, through descriptors of its folders; usable while a cell runs."""
-        found = FolderFiles(self.folders, self.policy.file_size_bytes)
-        found.backend = self.backend
-        return found
+        files = FolderFiles(self.folders, self.policy.file_size_bytes)
+        files.backend = self.backend
+        if Capability.SHELL in self.capabilities:  # it reaches those outside the working folder
+            return files.reach_by(self.shell)
+        return files
 
     async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         """Descriptors of the guest's folders by their names, the caller's to close.
@@ -254,13 +310,15 @@ class GuestSandbox(BaseSandbox):
         What is changed by hand is not the next cell's doing: the guest has to look again.
         """
         self._changed |= changing
-        self._untouched &= not changing
+        self._never_used &= not changing
         guest = self._guest
         if guest is None or guest.session.dead:
             async with self._turn:
                 guest = await self._ensure()
         shown = await guest.lease.folders()
-        return folders.by_name(shown, hidden=self._not_shown, workspace=self.workspace)
+        return folders.by_name(
+            shown, hidden=self._launcher.hidden_folders, workspace=self.workspace
+        )
 
     def usage_now(self) -> dict[str, int | None]:
         """Return memory in use and processes, as the host counts them; nothing without a guest."""
@@ -317,13 +375,10 @@ class GuestSandbox(BaseSandbox):
     async def _release_all(self) -> None:
         """End the guest, and release what the sandbox holds beside it, even if cancelled."""
         self._shared = self._context = None
-        await self._release()
-
-    def _facts(self) -> dict[str, Any]:
-        """Return the fields of a result that describe the sandbox."""
-        lost, self._found_dead = self._found_dead, False
-        folder = str(self.workspace) if self.workspace else None
-        return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
+        try:
+            await self._release()
+        finally:
+            self._launcher.close()
 
     def _check_network(self) -> None:
         """Raise ConfigError if the guest could pass by its network policy, or not use it."""
@@ -335,31 +390,6 @@ class GuestSandbox(BaseSandbox):
         if Capability.NETWORK in self.capabilities and self._level < Isolation.JAILED:
             problem = f"a network policy needs a jail; this sandbox is only {self._level}"
             raise ConfigError(f"{problem}: atoll doctor says why")
-
-    @abstractmethod
-    async def _prepare(self) -> Isolation:
-        """Find out what a guest needs, and return its isolation level."""
-
-    @abstractmethod
-    async def _launch(self) -> RunningGuest:
-        """Start a new guest."""
-
-    @abstractmethod
-    def _state_params(self) -> dict[str, Any]:
-        """Return what a guest needs to save or restore; StateError if the backend cannot."""
-
-    @property
-    @abstractmethod
-    def _version(self) -> tuple[int, ...]:
-        """The version of the guest's Python; a state is restored by the same one only."""
-
-    def _preloaded(self) -> str | None:
-        """Return the tier of libraries that the guest started with; None if there is none."""
-        return None
-
-    def _measured(self, _guest: RunningGuest, result: SandboxResult) -> SandboxResult:
-        """Return the result with the numbers that the backend itself has measured."""
-        return result
 
     def _require_open(self) -> None:
         super()._require_open()
@@ -374,20 +404,20 @@ class GuestSandbox(BaseSandbox):
             try:
                 yield guest
             finally:
-                self._found_dead |= not guest.session.alive
-                await self._bury(guest)
+                self._report_state_lost |= not guest.session.alive
+                await self._release_if_dead(guest)
 
     async def _ensure(self) -> RunningGuest:
         """Return a guest that lives, for something that is to be done in it."""
-        guest, self._untouched = await self._living(), False
+        guest, self._never_used = await self._live_guest(), False
         return guest
 
-    async def _living(self, starts: Starts | None = None) -> RunningGuest:
+    async def _live_guest(self, starts: Starts | None = None) -> RunningGuest:
         """Return the guest, or another one if it has died; that counts among `starts`."""
         self._require_open()
         if self._guest is not None and self._guest.session.dead:
             await self._release()
-            self._found_dead |= not self._untouched
+            self._report_state_lost |= not self._never_used
         if self._guest is None:
             await self._start(starts or Starts())
         assert self._guest is not None
@@ -403,16 +433,21 @@ class GuestSandbox(BaseSandbox):
                 if not (exc.retryable and await starts.again()):
                     raise
             else:
-                self._untouched = True
+                self._never_used = True
                 return
 
     async def _start_from(self, payload: memoryview | None) -> None:
-        self._guest = guest = await self._launch()
+        guest = await self._launcher.launch(self._config, self._context, self._shared)
+        self._guest = guest
         if payload is None:
             return
         try:
             await transfer.restore(
-                guest.session, guest.lease, payload, self._state_params(), self._state_timeout()
+                guest.session,
+                guest.lease,
+                payload,
+                self._launcher.state_params(),
+                self._state_timeout(),
             )
         except BaseException:
             await self._release()
@@ -422,14 +457,14 @@ class GuestSandbox(BaseSandbox):
         """Return the state to start with, checked before a guest is started."""
         if self._config.state is None:
             return None
-        self._state_params()
-        limit = self._config.max_state_bytes
-        return await asyncio.to_thread(envelope.open_for, self._config.state, self._version, limit)
+        self._launcher.state_params()  # which says if it cannot
+        state, limit = self._config.state, self._config.max_state_bytes
+        return await asyncio.to_thread(envelope.open_for, state, self._launcher.version, limit)
 
     def _state_timeout(self) -> float:
         return min(self._config.timeout_ms, STATE_TIMEOUT_MS)
 
-    async def _bury(self, guest: RunningGuest) -> None:
+    async def _release_if_dead(self, guest: RunningGuest) -> None:
         """Release a guest that has died, so that the next call starts another."""
         if not guest.session.alive:
             await self._release()

@@ -7,20 +7,20 @@ import time
 
 from atoll.launch.handshake import START_SECONDS
 
-MOST_STARTS = 4
+MAX_STARTS = 4
 PAUSE_SECONDS = 0.05
 """In which the loss of a killed zygote becomes known."""
 
 
 class Starts:
-    """The starts of one call: MOST_STARTS, and none after START_SECONDS.
+    """The starts of one call: MAX_STARTS, and none after START_SECONDS.
 
     All that may start a guest again takes part in one count: the start itself, and a first cell
     that the guest did not live to read.
     """
 
     def __init__(self) -> None:
-        self._left = MOST_STARTS - 1
+        self._left = MAX_STARTS - 1
         self._last = time.monotonic() + START_SECONDS
 
     async def again(self) -> bool:

@@ -8,6 +8,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from atoll.concurrency import boot
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.supervisor import client
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
@@ -37,10 +38,7 @@ OLDEST = (3, 11)
 """The zygote runs atoll.jail, which needs the host's Python version."""
 FORK_SECONDS = 25.0
 """The time limit of a fork on a busy machine; a stopped zygote would take for ever."""
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote.main import main; "
-    "sys.path.remove(sys.argv[1]); main(*sys.argv[2:])"
-)
+_BOOT = boot.code("atoll.jail.zygote.main")
 _PACKAGE = os.path.dirname(GUEST_FOLDER)
 
 
@@ -128,12 +126,12 @@ class ZygoteClient:
     @property
     def over(self) -> bool:
         """Whether nothing of it is left."""
-        return not self.warm and all(one.ended.done() for one in self._retired)
+        return not self.warm and all(lease.ended.done() for lease in self._retired)
 
     def _retire(self, lease: Lease | None) -> None:
         """Start another zygote host when the next guest is asked for."""
         if lease is not None and lease is self._lease:
-            self._retired = [one for one in self._retired if not one.ended.done()] + [lease]
+            self._retired = [old for old in self._retired if not old.ended.done()] + [lease]
             self._earlier_starts, self._lease = self._earlier_starts + lease.starts, None
             lease.retire()
 
@@ -179,10 +177,21 @@ def zygote_host_spec(
     binds += [Bind(source=folder, target=folder) for folder in python.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
     binds += package_binds(python)
-    boot = (site_code(python, pth_files=False) + _BOOT, GUEST_CODE, json.dumps(lines), *role)
+    code = site_code(python, pth_files=False) + _BOOT
     return ZygoteHostSpec(
         name=name,
-        argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
+        argv=(
+            python.path,
+            "-I",
+            "-B",
+            "-X",
+            "utf8",
+            "-c",
+            code,
+            GUEST_CODE,
+            json.dumps(lines),
+            *role,
+        ),
         env=environment(python),
         binds=(*binds, *more),
     )

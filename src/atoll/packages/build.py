@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.config import environments_limit
 from atoll.errors import PackageError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from atoll.guest.shared.messages import Json
     from atoll.packages.target import Target
 
 MOST_BYTES = 16 << 30
@@ -46,12 +47,12 @@ class Package:
         """The line of a requirements file that names exactly this wheel."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Return the fields as JSON data."""
         return {**asdict(self), "modules": list(self.modules)}
 
     @classmethod
-    def of(cls, facts: dict[str, Any]) -> Package:
+    def of(cls, facts: Json) -> Package:
         """Return the package of these fields."""
         return cls(**{**facts, "modules": tuple(facts["modules"])})
 

@@ -8,30 +8,30 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll.concurrency import boot
 from atoll.egress import certificates
-from atoll.errors import PackageError
+from atoll.errors import ConfigError, PackageError
 from atoll.packages import index_settings, written
 from atoll.packages.confined import ALLOWED, UNCONFINED
+from atoll.packages.progress import Progress
 from atoll.packages.target import find_pip
 from atoll.text.requirements import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
-    from atoll.packages.progress import Progress
     from atoll.packages.target import Target
 
 DOWNLOAD_SECONDS = 1800
 MOST_TEXT = 400
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); from atoll.packages.confined import main; "
-    "sys.path.remove(sys.argv[1]); main()"
+_BOOT = boot.code("atoll.packages.confined")
+_OPTIONS = (
+    "--disable-pip-version-check --no-input --no-color --progress-bar=off --no-cache-dir "
+    "--only-binary=:all:"
 )
-_OPTIONS = ("--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar=off",
-            "--no-cache-dir", "--only-binary=:all:")  # fmt: skip
 _MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
 _VERSIONS = re.compile(r"satisfies the requirement \S.*?\(from versions: (.*?)\)", re.DOTALL)
 _NEEDED_BY = re.compile(r"satisfies the requirement .*?\(from ([A-Za-z0-9._-]+)\)")
@@ -51,7 +51,7 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Finished:
     """The output and exit code of the downloader."""
 
     code: int
@@ -70,6 +70,22 @@ def wheels(
     asked = [*target.flags, *([f"--find-links={links}"] if links else []), "--", *requirements]
     _run(target, scratch, ["--dest", str(found), *asked], progress, [links] if links else [])
     return sorted(found.glob("*.whl"))
+
+
+def by_hand(names: Sequence[str], target: Target, scratch: Path) -> list[Path]:
+    """Download wheels that a user has named on the command line; a name may be that of a file."""
+    if option := next((name for name in names if name.startswith("-")), None):
+        raise ConfigError(f"{option!r} is not a package name")
+    found, files = _folder(scratch), [os.path.abspath(name) for name in names if _is_file(name)]
+    asked = [os.path.abspath(name) if _is_file(name) else name for name in names]
+    with Progress(f"atoll: packages {', '.join(names)[:60]}") as progress:
+        arguments = ["--dest", str(found), *target.flags, "--", *asked]
+        _run(target, scratch, arguments, progress, files)
+    return sorted(found.glob("*.whl"))
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith(".whl") and os.path.isfile(name)
 
 
 def pinned(pins: Sequence[str], target: Target, scratch: Path, progress: Progress) -> list[Path]:
@@ -91,7 +107,7 @@ def _run(
     target: Target, scratch: Path, arguments: list[str], progress: Progress, more: list[str]
 ) -> None:
     log = scratch / "pip.log"
-    options = (*_OPTIONS, "--log", str(log))
+    options = (*_OPTIONS.split(), "--log", str(log))
     command = [*find_pip(target.interpreter), "download", *options, *arguments]
     said = confined(command, target, scratch, progress, more)
     if said.code != 0:
@@ -114,23 +130,22 @@ def confined(
     scratch: Path,
     progress: Progress,
     more: Sequence[str] = (),
-) -> Said:
+) -> Finished:
     """Run a command that has a network and may write to `scratch` only.
 
     It blocks in this thread, so that PR_SET_PDEATHSIG ends the command with it.
     """
-    home = str(Path(__file__).resolve().parents[2])
     variables = index_settings.environment()
     python = target.interpreter
     program = {os.path.dirname(command[0]), os.path.dirname(os.path.realpath(command[0]))}
-    readable = [*python.folders, *python.links, *program, home, *more]
+    readable = [*python.folders, *python.links, *program, boot.ROOT, *more]
     readable += index_settings.readable_paths(variables)
     facts = json.dumps([os.getpid(), str(scratch), readable, command])
     own = {"TMPDIR": str(scratch), "UV_CACHE_DIR": str(scratch / "uv"), "UV_TOOL_DIR": str(scratch)}
     said: list[str] = []
     with (
         subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _BOOT, home, facts],
+            [sys.executable, "-I", "-S", "-c", _BOOT, boot.ROOT, facts],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -146,7 +161,7 @@ def confined(
             if line.startswith(("Collecting ", "  Downloading ", "Processing ")):
                 progress.say(line.strip().partition(" (from")[0].lower()[:100])
         code = process.wait()
-    return Said(code, "".join(said), index_settings.is_offline(variables))
+    return Finished(code, "".join(said), index_settings.is_offline(variables))
 
 
 def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noqa: PLR0911 - a table
@@ -201,7 +216,7 @@ def _no_version(said: str, package: str, target: Target, *, offline: bool) -> Pa
     elif ignored := _PLAIN_HTTP.search(said):
         reason = f"the index at {ignored[1]} is plain http, which pip does not trust"
         hint = "Use https, or set PIP_TRUSTED_HOST to its name."
-    elif ignored := _NO_PLACE.search(said):
+    elif (ignored := _NO_PLACE.search(said)) and not index_settings.is_folder(ignored[1]):
         reason = f"there is no index at {ignored[1]!r}, which is neither a URL nor a folder"
         hint = "Check PIP_INDEX_URL and PIP_FIND_LINKS."
     else:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.config import environments_limit
 from atoll.errors import ConfigError, PackageError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from atoll.guest.shared.messages import Json
     from atoll.packages.store import Hold
     from atoll.packages.target import Target
 
@@ -146,7 +147,7 @@ def forget(identity: str) -> bool:
 def _build(
     asked: tuple[str, ...],
     target: Target,
-    record: dict[str, Any] | None,
+    record: Json | None,
     progress: Progress,
     *,
     allow_source: bool,
@@ -170,7 +171,7 @@ def _build(
 def _fetch(
     asked: tuple[str, ...],
     target: Target,
-    record: dict[str, Any] | None,
+    record: Json | None,
     scratch: Path,
     progress: Progress,
     *,
@@ -235,6 +236,6 @@ def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
-def _record(root: Path, key: str) -> dict[str, Any] | None:
+def _record(root: Path, key: str) -> Json | None:
     record = store.read_json(root / "requests" / f"{key}.json")
     return record if record and {"environment", "packages"} <= record.keys() else None

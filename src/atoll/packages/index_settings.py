@@ -12,33 +12,30 @@ import re
 import urllib.parse
 
 from atoll.egress import certificates
+from atoll.text.tables import names_in
 
-_PIP = frozenset(
-    "PIP_" + name
-    for name in (
-        "CERT", "CLIENT_CERT", "CONFIG_FILE", "CONSTRAINT", "DEFAULT_TIMEOUT", "EXTRA_INDEX_URL",
-        "FIND_LINKS", "INDEX_URL", "KEYRING_PROVIDER", "NO_INDEX", "PRE", "PROXY", "RETRIES",
-        "TIMEOUT", "TRUSTED_HOST",
-    )
-)  # fmt: skip
+_PIP = names_in("""
+    PIP_CERT PIP_CLIENT_CERT PIP_CONFIG_FILE PIP_CONSTRAINT PIP_DEFAULT_TIMEOUT PIP_EXTRA_INDEX_URL
+    PIP_FIND_LINKS PIP_INDEX_URL PIP_KEYRING_PROVIDER PIP_NO_INDEX PIP_PRE PIP_PROXY PIP_RETRIES
+    PIP_TIMEOUT PIP_TRUSTED_HOST
+""")
 """Without PIP_TARGET, PIP_REQUIREMENT and the like, which would change what pip does."""
-_ALSO = frozenset(
-    {
-        "PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "NETRC", "XDG_CONFIG_HOME",
-        "XDG_CONFIG_DIRS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
-        "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "UV_SYSTEM_CERTS", "UV_INDEX_URL",
-        "UV_DEFAULT_INDEX", "UV_OFFLINE", "ATOLL_UNCONFINED_PIP",
-    }
-)  # fmt: skip
+_ALSO = names_in("""
+    PATH HOME LANG LC_ALL LD_LIBRARY_PATH NETRC XDG_CONFIG_HOME XDG_CONFIG_DIRS
+    SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+    HTTP_PROXY HTTPS_PROXY ALL_PROXY NO_PROXY
+    UV_SYSTEM_CERTS UV_INDEX_URL UV_DEFAULT_INDEX UV_OFFLINE ATOLL_UNCONFINED_PIP
+""")
 _FROM_UV = {
     "PIP_INDEX_URL": ("UV_DEFAULT_INDEX", "UV_INDEX_URL"),
     "PIP_EXTRA_INDEX_URL": ("UV_INDEX", "UV_EXTRA_INDEX_URL"),
     "PIP_FIND_LINKS": ("UV_FIND_LINKS",),
 }
 _TRUE = ("1", "true", "yes", "on")
-_PATHS = ("PIP_CERT", "PIP_CLIENT_CERT", "PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_FIND_LINKS",
-          "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE", "SSL_CERT_DIR", "NETRC",
-          "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")  # fmt: skip
+_PATHS = names_in("""
+    PIP_CERT PIP_CLIENT_CERT PIP_CONFIG_FILE PIP_CONSTRAINT PIP_FIND_LINKS PIP_INDEX_URL
+    PIP_EXTRA_INDEX_URL SSL_CERT_FILE SSL_CERT_DIR NETRC REQUESTS_CA_BUNDLE CURL_CA_BUNDLE
+""")
 
 
 def environment() -> dict[str, str]:
@@ -60,10 +57,15 @@ def is_offline(variables: dict[str, str]) -> bool:
     return variables.get("PIP_NO_INDEX", "").lower() in _TRUE
 
 
+def is_folder(index: str) -> bool:
+    """Return whether an index is a folder that exists."""
+    return any(map(os.path.isdir, _paths(index)[:1]))
+
+
 def readable_paths(variables: dict[str, str]) -> list[str]:
     """Return the files and folders that the settings name, and the settings' own files."""
     files = _config_files(variables)
-    named = [variables[name] for name in _PATHS if name in variables]
+    named = [variables[name] for name in sorted(_PATHS) if name in variables]
     named += [value for file in files for value in _values(file)]
     paths = [path for text in named for word in text.split() for path in _paths(word)]
     home = os.path.expanduser("~")

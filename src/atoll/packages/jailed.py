@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from atoll.errors import PackageError
 from atoll.jail.measure import probe
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import environment
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.launch.interpreter import Interpreter
 
 MOST_OUTPUT = 8 * MIB
-CHUNK = 1 << 16
+CHUNK = 1 << 20
 END_SECONDS, WAKE_SECONDS, PAUSE_SECONDS = 30.0, 1.0, 0.01
 LIMITS = Limits(
     memory=2048 * MIB, processes=64, disk=2048 * MIB, file_size=4096 * MIB, open_files=1024
@@ -35,8 +35,8 @@ LIMITS = Limits(
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """The output and exit code of a program."""
+class CompletedRun:
+    """The output of a program."""
 
     stdout: str
     stderr: str
@@ -49,7 +49,7 @@ def run(
     seen: Mapping[str, str],
     folder: Path,
     seconds: float,
-) -> Said:
+) -> CompletedRun:
     """Run Python with the arguments in `folder`, the only folder that it may write to.
 
     `seen` maps names to host paths that it may read; an argument that is such a name is replaced
@@ -75,7 +75,12 @@ def run(
     )
     process = request_guest(spec)
     try:
-        return _hear(process, seconds)
+        printed = read_output(process, seconds, MOST_OUTPUT)
+        if not any(printed):
+            _raise_failure(process)
+        return CompletedRun(*(text.decode(errors="replace") for text in printed))
+    except TimeoutError:
+        raise PackageError("", f"the build took longer than {seconds:g} s") from None
     finally:
         try:
             _end(process)
@@ -106,8 +111,11 @@ def _end(process: StartingGuest) -> None:
     raise PackageError("", f"processes of the build were still there after {END_SECONDS:g} s")
 
 
-def _hear(process: StartingGuest, seconds: float) -> Said:
-    """Return the output when the program ends; PackageError if it is late or cannot start."""
+def read_output(process: StartingGuest, seconds: float, most: int) -> tuple[bytes, bytes]:
+    """Return stdout and stderr of a program when it ends, at most `most` bytes of each.
+
+    Raise TimeoutError if it does not end within `seconds`.
+    """
     answers, errors = process.channel_fds[0], process.output_fds[1]
     heard = {fd: bytearray() for fd in (answers, errors, process.output_fds[0])}
     deadline = time.monotonic() + seconds
@@ -115,17 +123,14 @@ def _hear(process: StartingGuest, seconds: float) -> Said:
         for fd in heard:
             selector.register(fd, selectors.EVENT_READ)
         while selector.get_map():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise PackageError("", f"the build took longer than {seconds:g} s")
+            if (left := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
             for key, _ in selector.select(left):
                 data = os.read(key.fd, CHUNK)
-                heard[key.fd] += data[: MOST_OUTPUT - len(heard[key.fd])]
+                heard[key.fd] += data[: most - len(heard[key.fd])]
                 if not data:
                     selector.unregister(key.fd)
-    if not heard[answers] and not heard[errors]:
-        _raise_failure(process)
-    return Said(*(bytes(heard[fd]).decode(errors="replace") for fd in (answers, errors)))
+    return bytes(heard[answers]), bytes(heard[errors])
 
 
 def _raise_failure(process: StartingGuest) -> None:

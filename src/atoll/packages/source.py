@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError, PackageError
 from atoll.launch import interpreter
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from atoll.guest.shared.messages import Json
     from atoll.packages.build import Package
     from atoll.packages.progress import Progress
     from atoll.packages.target import Target
@@ -102,7 +103,7 @@ def _needed(archive: Path, package: str, folder: Path) -> tuple[str, ...]:
         seconds=READ_SECONDS,
     )
     try:
-        facts: dict[str, Any] = json.loads(said.stdout)
+        facts: Json = json.loads(said.stdout)
         needed = {*facts.get("requires", ())}
         old = "requires" not in facts or any(one.startswith("setuptools") for one in needed)
         return normalise(needed | OLD_STYLE if old else needed)
@@ -114,17 +115,24 @@ def _needed(archive: Path, package: str, folder: Path) -> tuple[str, ...]:
 def _run_build(archive: Path, package: str, needs: Path, target: Target, out: Path) -> str:
     """Build a wheel in the folder `out`; return its name."""
     _, *pip = find_pip(target.interpreter)
+    pip = [word for word in pip if word != "-I"]
+    options = "--no-index --no-deps --no-cache-dir --disable-pip-version-check --no-color"
     said = jailed.run(
         target.interpreter,
         (
-            *(one for one in pip if one != "-I"), "wheel", "--no-index", "--find-links", "needs",
-            "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--no-color",
-            "--wheel-dir", ".", archive.name,
+            *pip,
+            "wheel",
+            *options.split(),
+            "--find-links",
+            "needs",
+            "--wheel-dir",
+            ".",
+            archive.name,
         ),
         seen={"needs": str(needs), archive.name: str(archive)},
         folder=out,
         seconds=build.BUILD_SECONDS,
-    )  # fmt: skip
+    )
     found = [name for name in os.listdir(out) if build.WHEEL.match(name)]
     if len(found) != 1:
         raise PackageError(package, f"its source does not build: {_why(said)}")
@@ -133,7 +141,7 @@ def _run_build(archive: Path, package: str, needs: Path, target: Target, out: Pa
     return found[0]
 
 
-def _why(said: jailed.Said) -> str:
+def _why(said: jailed.CompletedRun) -> str:
     lines = [line.strip() for line in (said.stderr + said.stdout).splitlines() if line.strip()]
     telling = [
         line for line in lines if re.match(r"[\w.]*(?:Error|Exception)\b|ERROR|error:", line)

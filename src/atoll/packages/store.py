@@ -21,7 +21,7 @@ import tempfile
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.concurrency import forks
 from atoll.config import cache_folder
@@ -33,13 +33,15 @@ from atoll.packages.download import disk_full
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from atoll.guest.shared.messages import Json
+
 FACTS = "environment.json"
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PARSED = 256
 _counting = forks.new_lock()
 _locks: weakref.WeakValueDictionary[Path, Lock] = weakref.WeakValueDictionary()
-_parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
+_parsed: dict[Path, tuple[tuple[int, int, int], Json]] = {}
 """Parsed objects by file, with the file's version."""
 _checked: set[Path] = set()
 """Roots that were created, or checked to be this user's."""
@@ -192,7 +194,7 @@ def _read(folder: Path) -> Environment | None:
         return None  # written by another version of Atoll
 
 
-def keep(scratch: Path, facts: dict[str, Any]) -> None:
+def keep(scratch: Path, facts: Json) -> None:
     """Move a finished build into the store, atomically."""
     write_json(scratch / FACTS, facts)
     scratch.chmod(0o755)  # a folder must be writable to be moved
@@ -313,7 +315,7 @@ def version_of(path: Path | str) -> tuple[int, int, int]:
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> Json | None:
     """Return the object in a file; None if it is missing or invalid. Do not change the object.
 
     It is cached while the file does not change, to keep warm starts fast.
@@ -334,7 +336,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def write_json(path: Path, facts: dict[str, Any]) -> None:
+def write_json(path: Path, facts: Json) -> None:
     """Write an object atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

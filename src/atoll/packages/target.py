@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import shutil
@@ -13,16 +12,15 @@ import sysconfig
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.egress import certificates
-from atoll.errors import BackendUnavailableError, ConfigError, PackageError
+from atoll.errors import PackageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from atoll.launch.interpreter import Interpreter
 
-_ASK_SECONDS, _DOWNLOAD_SECONDS = 30, 600
+_ASK_SECONDS = 30
 _ASK_KEY = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
 _ASK_PIP = """
 import glob, importlib.util, json, os
@@ -53,30 +51,6 @@ class Target:
     """Whether `interpreter` compiles the modules; only the guest's own can."""
     finish: Callable[[Path], None] | None = None
     """Called with the unpacked folder before it is stored."""
-
-
-def run_pip(backend: str, names: Sequence[str], *arguments: str, wheels: str) -> None:
-    """Have the host's pip get packages for a backend; ConfigError if it finds no such `wheels`."""
-    if option := next((one for one in names if one.startswith("-")), None):
-        raise ConfigError(f"{option!r} is not a package name")
-    if importlib.util.find_spec("pip") is None:
-        raise BackendUnavailableError(backend, "pip is not installed", "Install pip first.")
-    command = [sys.executable, "-m", "pip", *arguments, "--disable-pip-version-check"]
-    command += ["--only-binary=:all:", "--", *names]
-    try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            timeout=_DOWNLOAD_SECONDS,
-            env=certificates.download_environment(),
-        )
-    except subprocess.CalledProcessError as exc:
-        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
-        why = certificates.explain(words.strip()[-600:], before)
-        raise ConfigError(f"pip found no {wheels}: {why}") from None
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise BackendUnavailableError(backend, f"pip did not run: {exc}") from None
 
 
 def for_interpreter(interpreter: Interpreter) -> Target:

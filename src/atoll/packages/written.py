@@ -12,7 +12,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from atoll.errors import PackageError
-from atoll.files.openat2 import open_beneath
+from atoll.files.folder import open_beneath
 
 if TYPE_CHECKING:
     from io import BufferedReader

@@ -87,10 +87,11 @@ class REPLResponse:
     def as_json(self) -> dict[str, Any]:
         """Return the response as JSON data."""
         return {
-            **{one.name: getattr(self, one.name) for one in fields(self)},
+            **{attribute.name: getattr(self, attribute.name) for attribute in fields(self)},
             "state": None if self.state is None else _base64(self.state),
             "displays": [
-                {"media_type": one.media_type, "data": _base64(one.data)} for one in self.displays
+                {"media_type": display.media_type, "data": _base64(display.data)}
+                for display in self.displays
             ],
         }
 
@@ -98,12 +99,16 @@ class REPLResponse:
     def from_json(cls, text: bytes) -> REPLResponse:
         """Return a response; ValueError, TypeError or LookupError if it is invalid."""
         message = _object(text)
-        known = {one.name: message[one.name] for one in fields(cls) if one.name in message}
+        known = {
+            attribute.name: message[attribute.name]
+            for attribute in fields(cls)
+            if attribute.name in message
+        }
         known["state"] = _state(message["state"])
         known["files"] = tuple(message["files"])
         known["displays"] = tuple(
-            Display(media_type=one["media_type"], data=_bytes(one["data"]))
-            for one in message.get("displays", ())
+            Display(media_type=display["media_type"], data=_bytes(display["data"]))
+            for display in message.get("displays", ())
         )
         return cls(**known)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError, StateError
 from atoll.replserver import framing, messages
+from atoll.replserver.framing import Pipes
 from atoll.replserver.messages import REPLRequest, REPLResponse
-from atoll.replserver.pipes import Pipes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.replserver.runner import Runner
-    from atoll.replserver.trace import Trace
 
 
 class Server:
@@ -88,3 +90,38 @@ def take_stdio() -> Pipes:
     os.close(null)
     os.dup2(2, 1)
     return Pipes(*own)
+
+
+class Trace:
+    """Numbers and logs requests; lines outside of frames are always logged: they are mistakes."""
+
+    def __init__(
+        self, say: Callable[[str], None], *, debug: bool = False, contents: bool = False
+    ) -> None:
+        self._say, self._debug, self._contents = say, debug or contents, contents
+        self._number = 0
+
+    def noise(self, text: bytes) -> None:
+        """Log a line that is in no frame."""
+        self._say(f"ignored a line outside of a frame: {text!r}")
+
+    def request(self, request: REPLRequest) -> None:
+        """Log a request before it runs."""
+        self._number += 1
+        if self._debug:
+            self._say(
+                f"request {self._number}: code {len(request.code):,} characters, "
+                f"state {len(request.state or b''):,} bytes, capture_state {request.capture_state}"
+            )
+        if self._contents:
+            self._say(f"request {self._number} is {json.dumps(request.as_json())}")
+
+    def response(self, response: REPLResponse, frame: bytes) -> None:
+        """Log a response before it is sent."""
+        if self._debug:
+            self._say(
+                f"response {self._number}: {response.kind}, exit code {response.exit_code}, "
+                f"{len(frame):,} bytes, {response.duration_ms:.1f} ms"
+            )
+        if self._contents:
+            self._say(f"response {self._number} is {json.dumps(response.as_json())}")

@@ -1,99 +1,132 @@
-"""One end of a connection between a client and the daemon: JSON-RPC 2.0 both ways, descriptors too.
+"""One end of a connection between a client and the daemon, or a driver and a node of a fleet.
 
     call ──▶ line out, `fds` of it announced in its params ──▶ the other side's `serve`
     cancelled while it waits ──▶ "cancel" with its id; no answer is expected any more
 
-Requests run at the same time, so a cancel overtakes an execute. A connection costs no task.
+JSON-RPC 2.0 both ways, with items beside a message (`transports`). Requests run at the same time,
+so a cancel overtakes an execute. A connection costs no task.
 """
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
-import fcntl
 import socket
-import termios
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BusyError, SandboxError, SandboxLostError
 from atoll.guest.shared import rpc
 from atoll.rpc import faults
-from atoll.rpc.outbox import NotYetError, Outbox
-from atoll.rpc.passed_fds import PassedFds, close_all
-from atoll.rpc.peer import CHUNK, JsonRpcPeer, TooManyCallsError
+from atoll.rpc.keepalive import Keepalive
+from atoll.rpc.outbox import MAX_WAITING, Outbox
+from atoll.rpc.passed_fds import PassedFds, close_all, size_of
+from atoll.rpc.peer import CHUNK, MAX_OPEN_CALLS, JsonRpcPeer, TooManyCallsError
+from atoll.rpc.transports import LostDescriptorsError, transport_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
-    Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable["Reply"]]
-    Hear = Callable[[str, dict[str, Any]], None]
+    from atoll.rpc.blobs import Buffer
 
-MAX_FDS = 4
-CROWDED = 8 << 20
-"""Unread bytes above which a call waits until the other side has read (back-pressure): a flood of
-calls slows the guest that makes them, and does not end its client's connection."""
+    Params = dict[str, Any]
+    Items = Sequence[int | Buffer]
+    Serve = Callable[[str, Params, PassedFds], Awaitable["Reply"]]
+    Hear = Callable[[str, Params], None]
+
+HIGH_WATER = 8 << 20
+"""Unread bytes above which calls and replies wait until the other side has read (back-pressure): a
+flood of calls slows the guest that makes them, and does not end its client's connection."""
 MAX_UNREAD = 64 << 20
-"""Unread bytes, including memory files, above which the connection is closed."""
-_FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-
-
+"""Bytes that were sent all the same, as notifications are, above which the connection is closed."""
 _NO_ROOM = (
     "no file descriptor is free for what came with a message: close some, or raise the limit "
     "(ulimit -n), and try again"
 )
 
 
-class LostDescriptorsError(Exception):
-    """No descriptor was free for those of a message."""
-
-
 class Reply:
-    """The result of a request, and the file descriptors that come with it."""
+    """The result of a request, and what comes beside it."""
 
     def __init__(self, value: Any, passed_fds: PassedFds | None = None) -> None:
         self.value, self.passed_fds = value, PassedFds() if passed_fds is None else passed_fds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """How far the other side is trusted, and how its silence is noticed."""
+
+    name: str = "it"
+    """What errors call the other side."""
+    lost_error: type[SandboxLostError] = SandboxLostError
+    """What calls raise once the connection has ended."""
+    max_calls: int = MAX_OPEN_CALLS
+    """Calls of the other side that run at one time; more are refused."""
+    max_waiting: int | None = MAX_WAITING
+    """Bytes of calls that wait for room before others are refused, and of replies that wait before
+    the connection is closed. None: as many as the calls have."""
+    silent_seconds: float | None = None
+    """After which a silent peer is given up; None: it is not pinged."""
+    watch_idle: bool = False
+    """Whether it is pinged too while no call waits for it."""
 
 
 class Peer(JsonRpcPeer):
     """One end of a connection. `serve` answers requests, `hear` receives notifications."""
 
     def __init__(
-        self, sock: socket.socket, serve: Serve, hear: Hear, on_end: Callable[[str], None]
+        self,
+        sock: socket.socket,
+        serve: Serve,
+        hear: Hear,
+        on_end: Callable[[str], None],
+        options: PeerOptions = PeerOptions(),
     ) -> None:
         sock.setblocking(False)
-        super().__init__(sock.fileno())
+        super().__init__(sock.fileno(), options.max_calls)
         self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
-        self._fds = list[int]()
-        self._fds_lost = False
-        """Whether descriptors of the message that is arriving found no room here."""
-        self._outbox = Outbox(sock.fileno(), self._write, self._cannot_write, crowded=CROWDED)
+        self.name, self._lost_error = options.name, options.lost_error
+        self._transport = transport_of(sock)
+        self._outbox = Outbox(
+            sock.fileno(),
+            self._transport.write,
+            self._cannot_write,
+            high_water=HIGH_WATER,
+            max_waiting=options.max_waiting,
+        )
         self._lines, self._held = list[bytes](), 0
         self._turn: asyncio.Handle | None = None
         """What ends this turn of the loop, if a message was sent in it."""
         self._partial_since: float | None = None
         self.heard = float("-inf")
         """When the other side last sent anything, by the loop's clock."""
-        self._asked = 0.0
+        self._asked = self._loop.time()
+        """When the first of the calls that wait was made; before that, when the peer was."""
         self.gone = False
         """Whether the other side has ended the connection, not this one."""
+        self._keepalive = None
+        if options.silent_seconds is not None:
+            self._keepalive = Keepalive(self, options.silent_seconds, when_idle=options.watch_idle)
 
-    async def call(
-        self, method: str, params: dict[str, Any], fds: list[int] | None = None
-    ) -> Reply:
-        """Send a request with `fds`, then close them; return the reply, or raise its error."""
-        fds, ident = fds or [], ""
+    async def call(self, method: str, params: Params, items: Items = ()) -> Reply:
+        """Send a request with descriptors or bytes beside it; return the reply, or raise its error.
+
+        The descriptors are closed.
+        """
+        left, ident = list(items), ""
         try:
-            if self.ended:
-                raise SandboxLostError("the connection to the daemon has ended")
+            if self._ended is not None:
+                text = f"the connection to {self.name} has ended: {self._ended}"
+                raise self._lost_error(text)
             if not self._waiting:
                 self._asked = self._loop.time()
-            given = {**params, "fds": len(fds)} if fds else params
+            if self._keepalive is not None:
+                self._keepalive.start()
+            given = {**params, "fds": len(left)} if left else params
             ident, line, answer = self._expect(method, given)
             await self._outbox.wait_for_room(len(line))
-            passed, fds = fds, []
+            passed, left = left, []
             self._send(line, passed)
             answer.sent = True
             return await _reply(answer)
@@ -102,24 +135,27 @@ class Peer(JsonRpcPeer):
             raise
         finally:
             self._waiting.pop(ident, None)
-            close_all(fds)
+            close_all(left)
 
-    def notify(self, method: str, params: dict[str, Any]) -> None:
+    def notify(self, method: str, params: Params) -> None:
         """Send a notification."""
         if not self.ended:
             self._send(rpc.notification(method, params), [])
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds in which the other side has sent and read nothing while calls wait for it."""
-        if not self._waiting:
-            return 0.0
-        return self._loop.time() - max(self.heard, self._asked, self._outbox.read)
+        """Seconds since the other side sent or read anything, or was asked something."""
+        return self._loop.time() - max(self.heard, self._asked, self._outbox.last_drained_at)
 
     @property
     def sent_calls(self) -> list[str]:
         """The ids of our calls that were sent and wait for an answer."""
         return [ident for ident, answer in self._waiting.items() if answer.sent]
+
+    @property
+    def waits(self) -> bool:
+        """Whether calls wait for an answer, or to be sent."""
+        return bool(self._waiting)
 
     def give_up(self, ident: str, why: str) -> None:
         """Wait no longer for the answer to a call."""
@@ -139,48 +175,38 @@ class Peer(JsonRpcPeer):
             return
         self.gone = gone
         self._flush()
+        if self._keepalive is not None:
+            self._keepalive.stop()
         self._loop.remove_reader(self._socket.fileno())
         self._outbox.close()
         self._socket.close()
-        close_all(self._fds)
-        self._set_ended(SandboxLostError(why))
+        self._transport.close()
+        self._set_ended(self._lost_error(why))
         self._on_end(why)
 
     def _receive(self) -> bytes:
-        data, ancillary, flags, _ = self._socket.recvmsg(CHUNK, _FD_ROOM, _CLOSE_ON_EXEC)
-        self.heard = self._loop.time()
-        for level, kind, received in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                fds = array.array("i")
-                fds.frombytes(received[: len(received) - len(received) % fds.itemsize])
-                self._fds += fds
-        if flags & _CUT:
-            if len(self._fds) >= MAX_FDS:
-                raise OSError("more descriptors than a message may have")
-            self._fds_lost = True  # none was free here; the message itself is whole
-        return data
+        try:
+            return self._transport.receive()
+        finally:
+            self.heard = self._loop.time()
 
     def _received(self, data: bytes) -> None:
-        """Take messages; close descriptors that no message of the same packet has announced."""
-        if data.endswith(b"\n"):
+        """Note whether a message is incomplete."""
+        complete = data.endswith(b"\n")
+        if complete:
             self._partial_since = None
-            close_all(self._fds)
-            self._fds.clear()
-            self._fds_lost = False
         elif b"\n" in data or self._partial_since is None:
             self._partial_since = time.monotonic()
-        if len(self._fds) > MAX_FDS:
-            raise rpc.ProtocolError("too many descriptors")
+        self._transport.end_packet(complete=complete)
 
     def _lose(self, violation: str | None) -> None:
-        broken = f"it broke the protocol: {violation}"
-        why = "the other side has gone" if violation is None else broken
-        self.end(why, gone=violation is None)
+        broken = f"{self.name} broke the protocol: {violation}"
+        self.end(f"{self.name} has gone" if violation is None else broken, gone=violation is None)
 
-    def _notified(self, method: str, params: dict[str, Any]) -> None:
+    def _notified(self, method: str, params: Params) -> None:
         if method != "cancel":
             self._hear(method, params)
-        elif task := self._calls.get(str(params.get("id"))):
+        elif task := self.calls.get(str(params.get("id"))):
             task.cancel()
 
     def _refusal(self, error: dict[str, Any]) -> Exception:
@@ -201,16 +227,13 @@ class Peer(JsonRpcPeer):
         message["result"] = Reply(result, passed_fds)
         super()._settle(message)
 
-    def _passed_fds(self, holder: dict[str, Any]) -> PassedFds:
+    def _passed_fds(self, holder: Params) -> PassedFds:
         count = holder.pop("fds", 0)
         if count == 0:
             return PassedFds()
-        if self._fds_lost:
-            raise LostDescriptorsError
-        if type(count) is not int or not 0 < count <= len(self._fds):
-            raise rpc.ProtocolError("descriptors that did not come")
-        taken, self._fds[:count] = self._fds[:count], []
-        return PassedFds(taken)
+        if type(count) is not int or count < 0:
+            raise rpc.ProtocolError("`fds` must be a count")
+        return self._transport.take(count)
 
     def _start_call(self, message: rpc.Message) -> None:
         try:
@@ -232,32 +255,50 @@ class Peer(JsonRpcPeer):
         message["passed_fds"].close()
 
     async def _answer_call(self, message: rpc.Message) -> None:
-        ident, fds = message["id"], list[int]()
+        ident, items = message["id"], list["int | Buffer"]()
         try:
-            answer = await self._serve(message["method"], message["params"], message["passed_fds"])
-            fds = answer.passed_fds.hand_over()
-            value = {**answer.value, "fds": len(fds)} if fds else answer.value
+            if message["method"] == "ping":
+                answer = Reply({"calls": list(self.calls)})
+            else:
+                serve, asked = self._serve, message["params"]
+                answer = await serve(message["method"], asked, message["passed_fds"])
+            items = answer.passed_fds.hand_over()
+            value = {**answer.value, "fds": len(items)} if items else answer.value
             line = rpc.result(ident, value)
         except Exception as exc:  # noqa: BLE001 - every error is sent to the caller
-            close_all(fds)
-            line, fds = faults.to_wire(ident, exc), []
-        self._send(line, fds)
+            close_all(items)
+            line, items = faults.to_wire(ident, exc), []
+        try:
+            await self._outbox.wait_for_room(len(line) + (size_of(items) if items else 0))
+        except BusyError:
+            self._end_unread()
+        except asyncio.CancelledError:
+            close_all(items)
+            raise
+        self._send(line, items)
 
-    def _send(self, line: bytes, fds: list[int]) -> None:
+    def _send(self, line: bytes, items: Items) -> None:
         """Send a message: at once if it is the first in this turn of the loop, else with others."""
-        if self._outbox.size > MAX_UNREAD:
-            self.end("it does not read what it is sent")
+        if self._outbox.overrun > MAX_UNREAD:
+            self._end_unread()
         if self.ended:
-            close_all(fds)
+            close_all(items)
         elif self._turn is None:
             self._turn = self._loop.call_soon(self._end_turn)
-            self._outbox.put(line, fds)
-        elif fds or self._held > CHUNK:
+            self._put(line, items)
+        elif items or self._held > CHUNK:
             self._flush()
-            self._outbox.put(line, fds)
+            self._put(line, items)
         else:
             self._lines.append(line)
             self._held += len(line)
+
+    def _put(self, line: bytes, items: Items) -> None:
+        if not items:
+            self._outbox.put(line, [])
+            return
+        for data, fds in self._transport.pack(line, items):
+            self._outbox.put(data, fds)
 
     def _end_turn(self) -> None:
         self._turn = None
@@ -269,17 +310,8 @@ class Peer(JsonRpcPeer):
             held, self._lines, self._held = b"".join(self._lines), [], 0
             self._outbox.put(held, [])
 
-    def _write(self, data: bytes | memoryview, fds: list[int]) -> int:
-        """Send as much as fits. Descriptors wait until everything before them was read.
-
-        Otherwise any number of memory files could be in the socket's buffer, uncounted.
-        """
-        if not fds:
-            return self._socket.send(data)
-        if fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)) != bytes(4):
-            raise NotYetError
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-        return self._socket.sendmsg([data], rights)
+    def _end_unread(self) -> None:
+        self.end(f"{self.name} does not read what it is sent")
 
     def _cannot_write(self, _exc: OSError) -> None:
         with contextlib.suppress(OSError):  # a message is lost, and with it its answer

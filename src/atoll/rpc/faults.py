@@ -19,13 +19,19 @@ def to_wire(ident: str, fault: BaseException) -> bytes:
     """Return the error response to the request `ident`, as a line."""
     known = isinstance(fault, errors.AtollError)
     data = {
-        "class": type(fault).__name__ if known else "SandboxError",
+        "class": _public_class(fault).__name__,
         "retryable": isinstance(fault, errors.AtollError) and fault.retryable,
         "fields": _encoded(vars(fault)) if known else {},
     }
     text = str(fault) if known else f"{type(fault).__name__}: {fault}"
     error = {"code": rpc.HOST_CALL_FAILED, "message": text[:MAX_TEXT], "data": data}
     return rpc.encode({"jsonrpc": "2.0", "id": ident, "error": error})
+
+
+def _public_class(fault: BaseException) -> type[BaseException]:
+    """Return the class of `atoll.errors` that the other side knows this error by."""
+    kinds = (kind for kind in type(fault).__mro__ if getattr(errors, kind.__name__, None) is kind)
+    return next(kinds, errors.SandboxError)
 
 
 def unexpected(log: logging.Logger, who: str, method: str, fault: Exception) -> errors.SandboxError:

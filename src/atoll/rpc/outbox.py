@@ -12,7 +12,9 @@ from atoll.rpc.passed_fds import close_all, size_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Write = Callable[[bytes | memoryview, list[int]], int]
+    from atoll.rpc.blobs import Buffer
+
+    Write = Callable[[Buffer, list[int]], int]
 
 MAX_WAITING = 64 << 20
 """Bytes of messages that may wait for room; past it, BusyError."""
@@ -24,7 +26,7 @@ class NotYetError(Exception):
 
 
 class Outbox:
-    """Messages with their descriptors; more than `crowded` unread bytes leave no room for others.
+    """Messages with their descriptors; above `high_water` unread bytes, others wait for room.
 
     `write` sends a part of a message and all of its descriptors; it closes nothing. `on_fault` is
     called once what waits is dropped because `write` failed, `on_room` when there is room again.
@@ -37,10 +39,12 @@ class Outbox:
         on_fault: Callable[[OSError], None],
         on_room: Callable[[], None] | None = None,
         *,
-        crowded: int = 0,
+        high_water: int = 0,
+        max_waiting: int | None = MAX_WAITING,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._fd, self._write, self._crowded = fd, write, crowded
+        self._fd, self._write = fd, write
+        self._high_water, self._max_waiting = high_water, max_waiting
         self._on_fault, self._on_room = on_fault, on_room
         self._queue: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting = 0
@@ -49,38 +53,45 @@ class Outbox:
         self._open, self._writing = True, False
         self.size = 0
         """Unread bytes, those in memory files too."""
-        self.read = float("-inf")
+        self.overrun = 0
+        """Bytes that were put here while there was no room."""
+        self.last_drained_at = float("-inf")
         """When the other side last made room by reading, by the loop's clock."""
 
     async def wait_for_room(self, size: int = 0) -> None:
         """Wait until there is room; BusyError if too much waits for that already."""
         if self._has_room.is_set():
             return
-        if self._waiting + size > MAX_WAITING:
+        if self._max_waiting is not None and self._waiting + size > self._max_waiting:
             raise BusyError("the other side is slow, and too much waits for it already")
         self._waiting += size
         try:
-            await self._has_room.wait()
+            while not self._has_room.is_set():  # another that waited may have taken it
+                await self._has_room.wait()
         finally:
             self._waiting -= size
 
-    def put(self, line: bytes, fds: list[int]) -> None:
+    def put(self, data: Buffer, fds: list[int]) -> None:
         """Send a message, now or as soon as the other side reads; its descriptors are closed."""
+        view = memoryview(data)
         if not self._queue and not fds:
             try:  # there is nearly always room
-                line = line[self._write(line, []) :]
+                view = view[self._write(data, []) :]
             except BlockingIOError:
                 pass
             except OSError as exc:
                 self._on_fault(exc)
                 return
-            if not line:
+            if not view:
                 return
-        self._queue.append((memoryview(line), fds))
-        self.size += len(line) + size_of(fds)
+        size = len(view) + size_of(fds)
+        self._queue.append((view, fds))
+        self.size += size
+        if not self._has_room.is_set():
+            self.overrun += size
         if len(self._queue) == 1:
             self._flush()
-        if self.size > self._crowded:
+        if self.size > self._high_water:
             self._has_room.clear()
 
     def close(self) -> None:
@@ -92,7 +103,7 @@ class Outbox:
     def _flush(self) -> None:
         """Send what there is room for."""
         if self._writing:
-            self.read = self._loop.time()
+            self.last_drained_at = self._loop.time()
         try:
             while self._queue:
                 self._write_first()
@@ -123,11 +134,12 @@ class Outbox:
             self._queue.popleft()
         else:
             self._queue[0] = (view[sent:], [])
-        if self.size <= self._crowded:
+        if self.size <= self._high_water:
             self._tell_room()
 
     def _tell_room(self) -> None:
         if not self._has_room.is_set():
+            self.overrun = 0
             self._has_room.set()
             if self._on_room is not None:
                 self._on_room()

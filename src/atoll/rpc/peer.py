@@ -1,6 +1,7 @@
 """One end of JSON-RPC 2.0: pairs answers with requests, runs the other side's calls.
 
-The descriptors, and how far the other side is trusted, are a subclass's: `channel` and `wire`.
+A subclass has the descriptors, and knows how far the other side is trusted: `sandbox.channel`, for
+a guest, and `connection`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REST_ABOVE = 0.01
 
 
 class TooManyCallsError(rpc.ProtocolError):
-    """The other side has made more than MAX_OPEN_CALLS calls that are not answered yet."""
+    """The other side has made more calls than may be open at one time."""
 
 
 class Wake:
@@ -63,7 +64,7 @@ class Wake:
         return self._value
 
     def set(self, value: Any) -> None:
-        """Let the task go on in the loop's next turn, with this value; the first one counts."""
+        """Resume the task on the next iteration, with this value; later calls are ignored."""
         if not self._done:
             self._done, self._value = True, value
             if self._waiting is not None:
@@ -71,7 +72,7 @@ class Wake:
                 self._loop.call_soon(callback, self, context=context)
 
     def resume(self) -> None:
-        """Let the task go on now; to be called by the loop, and not within another task."""
+        """Resume the task now; call it from the loop, not within another task."""
         if not self._done:
             self._done = True
             if self._waiting is not None:
@@ -90,7 +91,7 @@ class Wake:
     def add_done_callback(
         self, callback: Callable[[Any], object], *, context: contextvars.Context | None = None
     ) -> None:
-        """Take the one task that waits."""
+        """Keep the callback of the only task that waits."""
         self._waiting = callback, context
 
 
@@ -101,7 +102,7 @@ class Answer(asyncio.Future[Any]):
     """What else ends with the answer."""
     sent = False
     """Whether the request was handed to the socket: the other side will hear of it."""
-    place = 0
+    bytes_before = 0
     """How many bytes were sent before the request, if the subclass counts them."""
 
     def fail(self, why: Exception) -> None:
@@ -120,11 +121,13 @@ class JsonRpcPeer(ABC):
     a well-formed, awaited message breaks the protocol, and ends the connection.
     """
 
-    def __init__(self, read_fd: int) -> None:
+    def __init__(self, read_fd: int, max_calls: int = MAX_OPEN_CALLS) -> None:
         self._loop = asyncio.get_running_loop()
+        self._max_calls = max_calls
         self._buffer = rpc.LineBuffer()
         self._waiting: dict[str, Answer] = {}
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self.calls: dict[str, asyncio.Task[None]] = {}
+        """The other side's calls that are not answered yet, by their ids."""
         self._ended: Exception | None = None
         self.ended = False
         """Whether no more messages will come."""
@@ -135,14 +138,9 @@ class JsonRpcPeer(ABC):
         self._reader = read_fd
         self._loop.add_reader(read_fd, self._on_readable)
 
-    @property
-    def open_calls(self) -> list[str]:
-        """The ids of the other side's calls that are not answered yet."""
-        return list(self._calls)
-
     def cancel_calls(self) -> None:
         """Cancel the other side's open calls."""
-        for task in list(self._calls.values()):
+        for task in list(self.calls.values()):
             task.cancel()
 
     def _expect(self, method: str, params: Mapping[str, Any]) -> tuple[str, bytes, Answer]:
@@ -153,7 +151,8 @@ class JsonRpcPeer(ABC):
                 drawn[at : at + 2 * ID_BYTES] for at in range(0, len(drawn), 2 * ID_BYTES)
             ]
         ident = self._idents.pop()
-        line = rpc.request(ident, method, dict(params))
+        message = {"jsonrpc": "2.0", "id": ident, "method": method, "params": dict(params)}
+        line = rpc.encode(message)
         answer = self._waiting[ident] = Answer(loop=self._loop)
         return ident, line, answer
 
@@ -167,18 +166,25 @@ class JsonRpcPeer(ABC):
 
     def _on_readable(self) -> None:
         try:
-            data = self._receive()
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._lose(None)
-            return
-        try:
-            for message in self._messages(data):
-                if not self.ended:
-                    self._deliver(message)
+            try:
+                data = self._receive()
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lose(None)
+                return
+            large = self._buffer.size >= rpc.LARGE
+            for message in self._large(data) if large else self._buffer.feed(data):
+                if self.ended:
+                    break
+                if "method" not in message:
+                    self._settle(message)
+                elif message.get("id") is not None:
+                    self._start_call(message)
+                else:
+                    self._notified(message["method"], message.get("params", {}))
             self._received(data)
         except rpc.ProtocolError as exc:
             self._lose(str(exc))
@@ -186,10 +192,8 @@ class JsonRpcPeer(ABC):
             wake, self._answered = self._answered, None
             wake.resume()
 
-    def _messages(self, data: bytes) -> list[rpc.Message]:
-        """Return the messages that `data` completes; let a large one be followed by a rest."""
-        if self._buffer.size < rpc.LARGE:
-            return self._buffer.feed(data)
+    def _large(self, data: bytes) -> list[rpc.Message]:
+        """Return the messages that `data` completes, the first a large one; then pause reading."""
         began = time.thread_time()
         messages = self._buffer.feed(data)
         if (took := time.thread_time() - began) > REST_ABOVE:
@@ -208,14 +212,6 @@ class JsonRpcPeer(ABC):
         if not self.ended:
             self._loop.add_reader(self._reader, self._on_readable)
 
-    def _deliver(self, message: rpc.Message) -> None:
-        if "method" not in message:
-            self._settle(message)
-        elif message.get("id") is not None:
-            self._start_call(message)
-        else:
-            self._notified(message["method"], message.get("params", {}))
-
     def _settle(self, message: rpc.Message) -> None:
         answer = self._waiting.pop(message["id"], None)
         if answer is None:
@@ -231,19 +227,19 @@ class JsonRpcPeer(ABC):
 
     def _start_call(self, message: rpc.Message) -> None:
         ident = message["id"]
-        if ident in self._calls:
+        if ident in self.calls:
             raise rpc.ProtocolError("an id that is in use")
-        if len(self._calls) >= MAX_OPEN_CALLS:
-            raise TooManyCallsError(f"too many calls at one time: the limit is {MAX_OPEN_CALLS}")
-        task = self._calls[ident] = self._loop.create_task(self._answer_call(message))
+        if len(self.calls) >= self._max_calls:
+            raise TooManyCallsError(f"too many calls at one time: the limit is {self._max_calls}")
+        task = self.calls[ident] = self._loop.create_task(self._answer_call(message))
         task.add_done_callback(lambda _: self._call_done(message))
 
     def _call_done(self, message: rpc.Message) -> None:
-        self._calls.pop(message["id"], None)
+        self.calls.pop(message["id"], None)
 
     @abstractmethod
     def _receive(self) -> bytes:
-        """Read from the connection; nothing at its end."""
+        """Read from the connection: nothing at its end, BlockingIOError if nothing has come."""
 
     @abstractmethod
     def _received(self, data: bytes) -> None:
@@ -255,7 +251,7 @@ class JsonRpcPeer(ABC):
 
     @abstractmethod
     def _notified(self, method: str, params: dict[str, Any]) -> None:
-        """Take a notification; ProtocolError for one that is not known."""
+        """Take a notification; ProtocolError if it is unknown."""
 
     @abstractmethod
     def _refusal(self, error: dict[str, Any]) -> Exception:

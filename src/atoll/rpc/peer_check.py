@@ -33,7 +33,7 @@ def check(sock: socket.socket) -> int:
         pidfd = _pidfd(sock, pid)
     except OSError:
         raise RefusedError("it has gone") from None
-    if why := _strangeness(pid, pidfd):
+    if why := _refusal_reason(pid, pidfd):
         os.close(pidfd)
         raise RefusedError(why)
     return pidfd
@@ -46,11 +46,11 @@ def credentials(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
-def _strangeness(pid: int, pidfd: int) -> str:
+def _refusal_reason(pid: int, pidfd: int) -> str:
     try:
         alike = all(_namespace(pid, kind) == _namespace("self", kind) for kind in _NAMESPACES)
     except OSError:
-        return "nothing can be told of it"
+        return "its namespaces cannot be read"
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     if poller.poll(0):

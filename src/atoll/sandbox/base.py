@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypedDict, Unpack
 
 from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.shared.rpc import MAX_MESSAGE_BYTES
-from atoll.log import SECURITY_EVENTS, SandboxLogger
-from atoll.policy import Capability, ExecutionPolicy, Isolation
-from atoll.sandbox import guard
+from atoll.log import SandboxLogger
+from atoll.policy import Capability, ExecutionPolicy, Isolation, check_keys
+from atoll.sandbox import guard, verbs
 from atoll.sandbox import variables as guest_variables
 from atoll.sandbox.tools import by_name
 from atoll.text.name_hints import SandboxHints
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.sandbox.command import Command, CommandOptions
+    from atoll.sandbox.wire.answers import GuestAnswer
     from atoll.types import ExecuteResponse, Variables
 
     Tools = Mapping[str, Handler] | Iterable[Any]
@@ -41,6 +42,22 @@ NOT_COPIED = (
     "create_sandbox(state=...), and fork() returns a live clone"
 )
 NOT_STARTED = "the sandbox is not started: call initialize(), or open one with create_sandbox()"
+
+
+class ExecuteOptions(TypedDict, total=False):
+    """What `execute` takes in some backends alone."""
+
+    inject_setup: bool | None
+    """In `wasm`: whether the cell may import from /app/site-packages."""
+
+
+def check_options(backend: str, options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an option that `execute` does not take, with the closest one."""
+    check_keys("option of execute", options, ("timeout_ms", "key", "inject_setup"))
+    if backend != "wasm" and options.get("inject_setup") is not None:
+        raise ConfigError(
+            f"inject_setup is an option of the backend 'wasm', and this one is {backend!r}"
+        )
 
 
 def check_code(code: str) -> None:
@@ -110,8 +127,8 @@ class BaseSandbox(SandboxHints, ABC):
         what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
         that cannot be sent as an Opaque.
         """
-        params = {"name": guest_variables.check_name(name), "plain": bool(plain)}
-        answer = await self.ask_variable("get_variable", params)
+        request = verbs.GetVariable(name=guest_variables.check_name(name), plain=bool(plain))
+        answer = await self.ask_variable(request)
         if not guest_variables.is_found(name, answer):
             return default
         if guest_variables.is_large(answer):  # others wait for the event loop
@@ -120,12 +137,13 @@ class BaseSandbox(SandboxHints, ABC):
 
     async def has_variable(self, name: str) -> bool:
         """Return whether the guest has a variable of that name, also if its value is None."""
-        answer = await self.ask_variable("has_variable", {"name": guest_variables.check_name(name)})
+        request = verbs.HasVariable(name=guest_variables.check_name(name))
+        answer = await self.ask_variable(request)
         return guest_variables.is_found(name, answer)
 
     async def variables(self, *, hidden: bool = False) -> Variables:
         """List the guest's variables with type and size; `hidden` adds names with an underscore."""
-        answer = await self.ask_variable("variables", {"hidden": bool(hidden)})
+        answer = await self.ask_variable(verbs.ListVariables(hidden=bool(hidden)))
         return guest_variables.read_listing(answer)
 
     async def set_variable(self, name: str, value: Any) -> None:
@@ -134,15 +152,15 @@ class BaseSandbox(SandboxHints, ABC):
         VariableError if the value cannot be sent; the message says what to do.
         """
         name = guest_variables.check_new_name(name)
-        encoded = guest_variables.encode(name, value)
-        answer = await self.ask_variable("set_variable", {"name": name, "value": encoded})
+        request = verbs.SetVariable(name=name, value=guest_variables.encode(name, value))
+        answer = await self.ask_variable(request)
         if answer.get("set") is not True:
             raise guest_variables.cannot_set(name, "the guest did not take it")
 
-    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    async def ask_variable(self, request: verbs.VariableRequest) -> GuestAnswer:
         """Ask the guest about a variable; a backend without state has none to ask about."""
         self._require_open()
-        if method == "set_variable":
+        if isinstance(request, verbs.SetVariable):
             raise UnsupportedError(self.backend, "set variables")
         return {"found": False, "variables": []}
 
@@ -163,7 +181,7 @@ class BaseSandbox(SandboxHints, ABC):
             if name not in present:
                 known = ", ".join(sorted(present)) or "none"
                 raise ConfigError(f"there is no tool {name!r:.100} to remove; there are: {known}")
-            return {one: present[one] for one in present if one != name}
+            return {known: present[known] for known in present if known != name}
 
         await self._change_tools(without)
 
@@ -278,9 +296,7 @@ class BaseSandbox(SandboxHints, ABC):
         return code, result
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
-        """Log a result; an outcome that hints at an attack is a security event as well."""
-        if event := SECURITY_EVENTS.get(result.kind):
-            self.logger.log_security_event(event, error=result.error)
+        """Log a result."""
         self.logger.log_execution_complete(result)
 
 

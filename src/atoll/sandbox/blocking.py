@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from atoll.concurrency.portal import Portal
-from atoll.errors import ConfigError
-from atoll.files.sync import SyncFiles, blocking
-from atoll.policy import names_keywords
-from atoll.sandbox.base import NOT_COPIED, BaseSandbox
+from atoll.files.base import SyncFiles, blocking
+from atoll.sandbox.base import NOT_COPIED, BaseSandbox, check_options
 from atoll.text.name_hints import SandboxHints
 
 if TYPE_CHECKING:
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler
     from atoll.policy import Capability, Isolation
+    from atoll.sandbox.base import ExecuteOptions
     from atoll.types import SandboxResult
 
 NOT_ASYNC = "this is a sandbox for blocking code"
@@ -56,29 +55,24 @@ class SyncSandbox(SandboxHints):
 
     initialize = blocking(BaseSandbox.initialize)
 
-    @names_keywords("option of execute")
     def execute(
         self,
         code: str,
         *,
         timeout_ms: float | None = None,
         key: str | None = None,
-        inject_setup: bool | None = None,
+        **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
         """Run a cell; its variables are kept for the next one.
 
         `key` makes the call idempotent: a key that was used before returns that call's result.
         `inject_setup`, in the backend wasm, says whether it may import from /app/site-packages.
         """
-        if inject_setup is None:
+        if not options:
             return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))
-        if self.backend != "wasm":
-            raise ConfigError(
-                f"inject_setup is an option of the backend 'wasm', and this one is {self.backend!r}"
-            )
+        check_options(self.backend, options)
         execute: Any = self._inner.execute
-        options = {"timeout_ms": timeout_ms, "key": key, "inject_setup": inject_setup}
-        result: SandboxResult = self._run(execute(code, **options))
+        result: SandboxResult = self._run(execute(code, timeout_ms=timeout_ms, key=key, **options))
         return result
 
     shell = blocking(BaseSandbox.shell)

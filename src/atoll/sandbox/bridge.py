@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from atoll.config import Handler, SandboxConfig
+    from atoll.guest.shared.messages import Json
 
     _Jobs = SimpleQueue[Callable[[], None] | None]
 
@@ -42,7 +43,7 @@ class CallFailedError(Exception):
     raise the same.
     """
 
-    def __init__(self, message: str, data: dict[str, Any] | None = None) -> None:
+    def __init__(self, message: str, data: Json | None = None) -> None:
         super().__init__(message[:MAX_MESSAGE])
         self.data = data
 
@@ -97,11 +98,11 @@ class HostBridge:
         """End the threads; a handler that still runs is not waited for."""
         self._threads.close()
 
-    async def _batch(self, name: str, calls: list[Any]) -> list[dict[str, Any]]:
+    async def _batch(self, name: str, calls: list[Any]) -> list[Json]:
         if len(calls) > MAX_BATCH:
             raise CallFailedError(f"a batch of {len(calls):,} calls; the limit is {MAX_BATCH:,}")
         self._handler(name)  # without one, the batch as a whole is refused
-        answers: list[dict[str, Any]] = [{} for _ in calls]
+        answers: list[Json] = [{} for _ in calls]
         queue, left = iter(enumerate(calls)), MAX_BATCH_CHARACTERS
 
         async def work() -> None:
@@ -288,7 +289,7 @@ async def await_handler(answer: Awaitable[Any]) -> Any:
         raise HandlerEndedError(exc) from exc
 
 
-def _raised(kind: str, exc: Exception) -> dict[str, Any]:
+def _raised(kind: str, exc: Exception) -> Json:
     """Return type name and message of an exception; no traceback and no cause."""
     plain = isinstance(exc, KeyError) and len(exc.args) == 1 and isinstance(exc.args[0], str | int)
     message = exc.args[0] if plain else _text(exc)

@@ -19,6 +19,7 @@ from atoll.sandbox.result_fields import printable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from atoll.rpc.blobs import Buffer
     from atoll.rpc.peer import Wake
 
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
@@ -56,8 +57,8 @@ class HostChannel(JsonRpcPeer):
         self.on_output: OnOutput | None = None
         """Where what the guest prints goes if it comes as messages, by stream."""
         self._outbox = Outbox(write_fd, self._write, self._cannot_write, self._listen_again)
-        self._deaf = self._resting = False
-        self._hands = asyncio.Semaphore(MAX_AT_ONCE)
+        self._reading_paused = self._resting = False
+        self._call_slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self._written = 0
@@ -74,7 +75,7 @@ class HostChannel(JsonRpcPeer):
         `wake` ends with the answer: a task that awaits it goes on in the same turn of the loop.
         """
         _, line, answer = self._expect(method, params)
-        answer.wake, answer.place = wake, self._written + self._outbox.size
+        answer.wake, answer.bytes_before = wake, self._written + self._outbox.size
         if self._ended:
             self.unread |= not self._left_waiting
             answer.fail(self._ended)
@@ -108,7 +109,7 @@ class HostChannel(JsonRpcPeer):
         read = self._written - bytes_in_pipe(self._write_fd)
         self._left_waiting = bool(self._waiting)
         self.unread = self._left_waiting and all(
-            answer.place >= read for answer in self._waiting.values()
+            answer.bytes_before >= read for answer in self._waiting.values()
         )
         if not self.ready.done():
             self.ready.set_exception(why)
@@ -120,7 +121,7 @@ class HostChannel(JsonRpcPeer):
         return os.read(self._read_fd, CHUNK)
 
     def _received(self, data: bytes) -> None:
-        self._call_bytes = self._call_bytes + len(data) if self._calls else 0
+        self._call_bytes = self._call_bytes + len(data) if self.calls else 0
         if self._call_bytes > MAX_CALL_BYTES:
             self._stop_listening()  # it asks for more than we want to hold
 
@@ -140,13 +141,13 @@ class HostChannel(JsonRpcPeer):
 
     def _call_done(self, message: rpc.Message) -> None:
         super()._call_done(message)
-        if not self._calls:
+        if not self.calls:
             self._call_bytes = 0
             self._listen_again()
 
     async def _answer_call(self, message: rpc.Message) -> None:
         ident = message["id"]
-        async with self._hands:
+        async with self._call_slots:
             await self.drained()  # back-pressure: the guest has to drain its replies
             try:
                 value = await self.on_call(message["method"], message.get("params", {}))
@@ -163,7 +164,7 @@ class HostChannel(JsonRpcPeer):
         if self._outbox.size > MAX_OUTBOX:
             self._stop_listening()  # it asks and does not read
 
-    def _write(self, data: bytes | memoryview, _fds: list[int]) -> int:
+    def _write(self, data: Buffer, _fds: list[int]) -> int:
         size = os.write(self._write_fd, data)
         self._written += size
         return size
@@ -178,8 +179,8 @@ class HostChannel(JsonRpcPeer):
 
     def _stop_listening(self) -> None:
         """Hear no more until `_listen_again` finds that little is left to write and to work on."""
-        if not self._deaf and not self._ended:
-            self._deaf = True
+        if not self._reading_paused and not self._ended:
+            self._reading_paused = True
             self._loop.remove_reader(self._read_fd)
 
     def _rest(self, seconds: float) -> None:
@@ -194,8 +195,8 @@ class HostChannel(JsonRpcPeer):
     def _listen_again(self) -> None:
         quiet = not self._outbox.size and not self._resting
         patient = quiet and self._call_bytes <= MAX_CALL_BYTES
-        if self._deaf and patient and not self._ended:
-            self._deaf = False
+        if self._reading_paused and patient and not self._ended:
+            self._reading_paused = False
             self._loop.add_reader(self._read_fd, self._on_readable)
 
 

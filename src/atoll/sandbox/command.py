@@ -6,10 +6,13 @@ import base64
 import binascii
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from atoll.errors import ConfigError
 from atoll.policy import check_keys
+
+if TYPE_CHECKING:
+    from atoll.guest.shared.messages import ShellParams
 
 MAX_COMMAND_LENGTH = 2 << 20
 MAX_STDIN = 12 << 20
@@ -33,11 +36,11 @@ class CommandOptions(TypedDict, total=False):
     """Whether stderr is part of the output, in its place; False keeps the two apart."""
 
 
-def to_params(command: Command, options: CommandOptions | None = None) -> dict[str, Any]:
+def to_params(command: Command, options: CommandOptions | None = None) -> ShellParams:
     """Return a command as plain data; ConfigError if a guest could not run it as it is."""
     given: Mapping[str, Any] = options or {}
     check_keys("option of shell", given, (*_OPTIONS, "timeout_ms"))
-    params: dict[str, Any] = {}
+    params: ShellParams = {}
     if isinstance(command, str):
         check_command(command)
         params["command"] = command
@@ -56,7 +59,7 @@ def to_params(command: Command, options: CommandOptions | None = None) -> dict[s
 
 def from_params(params: Mapping[str, Any]) -> tuple[Command, CommandOptions]:
     """Return the command and options that `to_params` wrote; shell() checks them again."""
-    given = [params[one] for one in ("argv", "command") if params.get(one) is not None]
+    given = [params[name] for name in ("argv", "command") if params.get(name) is not None]
     command = given[0] if len(given) == 1 else None
     if not isinstance(command, str | list):
         raise ConfigError("give either `command`, a text, or `argv`, a list of arguments")
@@ -102,7 +105,7 @@ def _arguments(command: object) -> list[str]:
         raise ConfigError(f"a command must be a str or a list, not {type(command).__name__}")
     if not 0 < len(command) <= MAX_ARGUMENTS:
         raise ConfigError(f"a command has 1 to {MAX_ARGUMENTS:,} arguments, not {len(command):,}")
-    arguments = [_text("an argument", one) for one in command]
+    arguments = [_text("an argument", argument) for argument in command]
     if not arguments[0]:
         raise ConfigError("the command has an empty name: give a program that can be run")
     if sum(map(len, arguments)) > MAX_COMMAND_LENGTH:

@@ -21,15 +21,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from atoll.errors import ConfigError
 from atoll.guest.core import context as guest_context
 from atoll.guest.shared import values
+from atoll.rpc import blobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from atoll.guest.shared.messages import Json
 
 INLINE_LIMIT = 1 << 16
 _LONGEST_PATH = 255
 _CHUNK = 1 << 24
 _CACHED_CHUNK = 1 << 20
-_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_WIDTHS = (1, 2, 4)
 
 _FOUR_BYTES = re.compile("[\U00010000-\U0010ffff]")
 _TWO_BYTES = re.compile("[^\x00-\xff]")
@@ -94,6 +97,29 @@ class Context:
         return cls._from_characters(text, json_text=True).keep(value)
 
     @classmethod
+    def adopt(cls, described: Mapping[str, Any], fd: int) -> Context:
+        """Return the context that another process passed; ConfigError if it is not as described.
+
+        SECURITY: what could change or shrink while it is mapped is refused. `fd` is closed then.
+        """
+        try:
+            context = cls(
+                fd=fd,
+                width=_checked(described["width"], lambda width: width in _WIDTHS),
+                length=_checked(described["length"], lambda length: 0 <= length < 1 << 48),
+                ascii_only=_checked_flag(described["ascii"]),
+                json_text=_checked_flag(described["json"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            os.close(fd)
+            raise ConfigError("invalid context description") from None
+        fitting = blobs.is_sealed(fd) and os.fstat(fd).st_size >= context.size
+        if not fitting or (described["ascii"] and context.width != 1):
+            context.close()
+            raise ConfigError("the context is not a sealed memory file of the announced size")
+        return context
+
+    @classmethod
     def from_file(cls, path: str | Path, encoding: str = "utf-8") -> Context:
         """Make a context of a text file; an ASCII file is copied without being decoded."""
         with Path(path).open("rb") as file:
@@ -115,9 +141,13 @@ class Context:
         except BaseException:
             os.close(fd)
             raise
-        ascii_only = shape.ascii_only
-        return cls(fd=fd, width=shape.width, length=shape.length, ascii_only=ascii_only,
-                   json_text=json_text)  # fmt: skip
+        return cls(
+            fd=fd,
+            width=shape.width,
+            length=shape.length,
+            ascii_only=shape.ascii_only,
+            json_text=json_text,
+        )
 
     @classmethod
     def _from_characters(cls, text: str, *, json_text: bool) -> Context:
@@ -159,8 +189,8 @@ class Context:
         text = data[:size].decode(guest_context.CODECS[self.width], "surrogatepass")
         return (text if self._json else json.dumps(text)).encode("utf-8", "surrogatepass")
 
-    def describe(self) -> dict[str, Any]:
-        """What the guest is told: how to read the file, whose descriptor it is sent."""
+    def describe(self) -> Json:
+        """Return how to read the memory file, for the guest that gets its descriptor."""
         return {
             "width": self.width,
             "length": self.length,
@@ -265,7 +295,7 @@ def memory_file(view: memoryview) -> int:
     """Return a sealed memory file of these bytes, which end with the terminating NUL."""
     fd = _memory_file()
     _write_all(fd, view)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, blobs.SEALS | fcntl.F_SEAL_SEAL)
     return fd
 
 
@@ -275,7 +305,7 @@ def _memory_file() -> int:
 
 def _seal(fd: int, size: int, width: int) -> int:
     os.ftruncate(fd, size + width)  # the terminating NUL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, blobs.SEALS | fcntl.F_SEAL_SEAL)
     return fd
 
 
@@ -332,7 +362,7 @@ def _decoded(file: BinaryIO) -> Iterator[str]:
 
 
 def _utf8_view(text: str) -> memoryview:
-    """An ASCII str's own bytes, without a copy (its UTF-8 form is what it holds)."""
+    """Return the bytes of an ASCII str without a copy: its UTF-8 form is what it holds."""
     size = ctypes.c_ssize_t()
     as_utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize
     as_utf8.restype = ctypes.c_void_p
@@ -362,3 +392,15 @@ def _copy(source: int, target: int, size: int) -> None:
         if not sent:
             raise ConfigError("the context file became shorter while it was read")
         left -= sent
+
+
+def _checked(number: Any, fits: Callable[[int], bool]) -> int:
+    if type(number) is not int or not fits(number):
+        raise ValueError(number)
+    return number
+
+
+def _checked_flag(flag: Any) -> bool:
+    if type(flag) is not bool:
+        raise TypeError(flag)
+    return flag

@@ -17,6 +17,12 @@ KEPT = 256
 MAX_KEY = 200
 
 
+def check_key(key: object) -> None:
+    """Raise ConfigError unless it is None, or a text of a length that a session keeps."""
+    if key is not None and not (isinstance(key, str) and 0 < len(key) <= MAX_KEY):
+        raise ConfigError(f"a key is a text of 1 to {MAX_KEY} characters")
+
+
 class KeyedResults:
     """The last results of one session. A second call while the first runs waits for it."""
 
@@ -32,8 +38,7 @@ class KeyedResults:
         """
         if key is None:
             return await work()
-        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
-            raise ConfigError(f"a key is a text of 1 to {MAX_KEY} characters")
+        check_key(key)
         digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
         if key not in self._known:
             task = asyncio.ensure_future(_as_coroutine(work))

@@ -30,14 +30,12 @@ class OutputCapture:
         self._total = 0
         self._lines = LineSplitter(on_line, max_chars) if on_line else None
         self._pieces = TextStream(on_text, max_chars) if on_text else None
-
-    @property
-    def unused(self) -> bool:
-        """Whether it has taken nothing, and calls no function of the caller's."""
-        return not (self._total or self._lines or self._pieces)
+        self.blank = not (on_line or on_text)
+        """Whether it has taken nothing, and has no function of the caller's to call at its end."""
 
     def feed(self, data: bytes) -> None:
         """Take what was read off the stream."""
+        self.blank = False
         if not self._total:
             self._head, self._tail = bytearray(), bytearray()
         self._total += len(data)
@@ -56,7 +54,7 @@ class OutputCapture:
             del self._tail[:-tail_room]
 
     def finish(self) -> tuple[str, bool]:
-        """The text to show, and whether anything was left out."""
+        """Return the text to show, and whether anything was left out."""
         if self._pieces:
             self._pieces.finish()
         if self._lines:
@@ -105,20 +103,6 @@ def make_captures(config: SandboxConfig, *lines_of: str) -> tuple[OutputCapture,
         capture("stdout", config.on_stdout, config.policy.stdout_max_bytes),
         capture("stderr", config.on_stderr, config.policy.stderr_max_bytes),
     )
-
-
-class CellCaptures:
-    """Makes the captures of one cell after another; those that took nothing are used again."""
-
-    def __init__(self, config: SandboxConfig) -> None:
-        self._config = config
-        self._last: tuple[OutputCapture, OutputCapture] | None = None
-
-    def next(self) -> tuple[OutputCapture, OutputCapture]:
-        """Return captures for a cell that begins; the cell before it has ended."""
-        if self._last is None or not (self._last[0].unused and self._last[1].unused):
-            self._last = make_captures(self._config, "stdout", "stderr")
-        return self._last
 
 
 class LineSplitter:

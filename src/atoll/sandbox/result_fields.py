@@ -9,7 +9,7 @@ import base64
 import mimetypes
 import posixpath
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from atoll.guest.cells.delta import MAX_FILES
 from atoll.guest.cells.display import MAX_BYTES, MAX_DISPLAYS, MAX_TOTAL_BYTES, MEDIA_TYPES
@@ -19,12 +19,13 @@ from atoll.types import Artifact, Display, ExecuteResponse, Outcome
 
 if TYPE_CHECKING:
     from atoll.policy import ExecutionPolicy
+    from atoll.sandbox.wire.answers import GuestAnswer
     from atoll.types import EndReport
 
 CANNOT_RUN, NOT_FOUND = 126, 127
 """What shells say of a program that cannot be executed, and of one that is not there."""
 MAX_PATH = 4096
-_MOST_ENCODED = 6
+_MAX_ENCODED = 6
 """How many values and bytes an encoded value has at most for each of what it stands for."""
 MAX_SIZE = 1 << 63
 _KINDS = {
@@ -34,6 +35,8 @@ _KINDS = {
     "interrupted": Outcome.CANCELLED,
 }
 _LONGEST_ERROR = MAX_NAME + MAX_ERROR + 100
+_SCALARS = (int, float, bool)
+"""Types of values that are sent as they are, and are small: no message has a longer number."""
 _LONGEST_REPR = values.MAX_REPR + 100
 SHAPE_ERRORS = (
     LookupError,
@@ -46,7 +49,29 @@ SHAPE_ERRORS = (
 """What reading a value of another shape than expected can raise."""
 
 
-def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
+class ResultFields(TypedDict, total=False):
+    """What is known of a result so far."""
+
+    kind: Required[Outcome]
+    exit_code: Required[int | None]
+    error: Required[str | None]
+    error_type: str | None
+    error_args: tuple[Any, ...]
+    value: Any
+    value_repr: str | None
+    displays: tuple[Display, ...]
+    files_created: tuple[str, ...]
+    files_modified: tuple[str, ...]
+    artifacts: tuple[Artifact, ...]
+    stdout: str
+    stderr: str
+    truncated: bool
+    state_lost: bool
+    memory_used_bytes: int | None
+    cpu_seconds: float | None
+
+
+def read_cell(answer: GuestAnswer) -> ResultFields:
     """Return the fields of a result that only the guest knows; raise one of SHAPE_ERRORS.
 
     Time, CPU time and memory are not among them: the host measures those.
@@ -63,10 +88,10 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
     if error is not None:
         error = _text(error, _LONGEST_ERROR)
         if given := get("error_args"):
-            error_args = tuple(_value(one) for one in _list(given, MAX_ERROR_ARGS))
+            error_args = tuple(_value(item) for item in _list(given, MAX_ERROR_ARGS))
     if (error is None) is not (code == 0):
         raise ValueError("an error of another outcome")
-    fields: dict[str, Any] = {
+    fields: ResultFields = {
         "kind": kind,
         "exit_code": code,
         "error": error,
@@ -75,17 +100,21 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
     }
     if (shown := get("value_repr")) is not None:
         fields["value_repr"] = _text(shown, _LONGEST_REPR)
-        fields["value"] = _value(get("value"))
+        value = get("value")
+        fields["value"] = value if value is None or type(value) in _SCALARS else _value(value)
     if rows := get("displays"):
         fields["displays"] = read_displays(rows)
     files = answer["files"]
     if files["created"] or files["modified"]:
-        fields.update(_files(files["created"], files["modified"]))
+        artifacts, count = _artifacts(files["created"], files["modified"]), len(files["created"])
+        names = tuple(artifact.path for artifact in artifacts)
+        fields["artifacts"] = artifacts
+        fields["files_created"], fields["files_modified"] = names[:count], names[count:]
     return fields
 
 
-def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
-    """A guest's answer to a shell command as fields; the exit code is None if it has none."""
+def read_shell(answer: GuestAnswer) -> ResultFields:
+    """Return the fields of a shell command's answer; an exit code may be missing."""
     if answer.get("interrupted") is True:
         return fault(Outcome.CANCELLED, "KeyboardInterrupt", "the command was interrupted", 130)
     if "error" in answer:
@@ -98,8 +127,8 @@ def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
     return {"kind": Outcome.OK, "exit_code": code, "error": None}
 
 
-def response(fields: dict[str, Any], timeout_ms: float, *, apart: bool) -> ExecuteResponse:
-    """A shell command's fields as what its caller gets."""
+def response(fields: ResultFields, timeout_ms: float, *, apart: bool) -> ExecuteResponse:
+    """Return the result of a shell command from its fields."""
     kind, error = fields["kind"], fields["error"]
     if kind is Outcome.TIMEOUT:
         error = f"the command took longer than {timeout_ms:g} ms and was ended"
@@ -109,16 +138,17 @@ def response(fields: dict[str, Any], timeout_ms: float, *, apart: bool) -> Execu
         error = error.partition(": ")[2]
     if fields.get("state_lost"):
         error = f"{error}; the variables of the session are lost"
+    errors = fields.get("stderr", "") if apart else ""
     return ExecuteResponse(
-        output=fields["stdout"] + (fields["stderr"] if apart else ""),
-        stderr=fields["stderr"] if apart else "",
+        output=fields.get("stdout", "") + errors,
+        stderr=errors,
         exit_code=fields["exit_code"],
-        truncated=fields["truncated"],
+        truncated=fields.get("truncated", False),
         error=error,
     )
 
 
-def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> dict[str, Any]:
+def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> ResultFields:
     """Fields of what the host has stopped."""
     if reason is Outcome.CANCELLED:
         return fault(reason, "KeyboardInterrupt", "the execution was cancelled", 130)
@@ -129,7 +159,7 @@ def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> dict
     return fault(reason, "TimeoutError", text, 124)
 
 
-def out_of_memory(policy: ExecutionPolicy, peak: int | None) -> dict[str, Any]:
+def out_of_memory(policy: ExecutionPolicy, peak: int | None) -> ResultFields:
     """Fields of what was ended at its memory limit, or below it because the host had none left."""
     limit = policy.memory_bytes
     if limit is None or (peak is not None and peak < limit):
@@ -139,19 +169,19 @@ def out_of_memory(policy: ExecutionPolicy, peak: int | None) -> dict[str, Any]:
     return fault(Outcome.MEMORY, "MemoryError", text, 137)
 
 
-def broken(violation: str) -> dict[str, Any]:
+def broken(violation: str) -> ResultFields:
     """Fields of a guest that no longer spoke the protocol."""
     text = f"the guest broke the protocol and was ended: {violation}"
     return fault(Outcome.BROKEN, "ProtocolError", text, 70)
 
 
-def ended_by_host(reason: str) -> dict[str, Any]:
+def ended_by_host(reason: str) -> ResultFields:
     """Fields of a guest that the host had to end for a fault of its own."""
     text = f"the guest was ended, because {reason}"
     return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + signal.SIGKILL)
 
 
-def death(report: EndReport) -> dict[str, Any]:
+def death(report: EndReport) -> ResultFields:
     """Fields of a guest whose process has ended by itself."""
     text = end_of_process(report)
     if report.signal is not None:
@@ -170,25 +200,20 @@ def end_of_process(report: EndReport) -> str:
     return f"the guest's process ended itself with exit code {report.exit}"
 
 
-def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str, Any]:
+def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> ResultFields:
     """Fields of what went wrong."""
     error = f"{error_type}: {text}"
     return {"kind": kind, "error_type": error_type, "error": error, "exit_code": exit_code}
 
 
-def _files(created: list[Any], modified: list[Any]) -> dict[str, Any]:
-    """Return the fields that name files; each name is below the working folder, and named once."""
+def _artifacts(created: list[Any], modified: list[Any]) -> tuple[Artifact, ...]:
+    """Return the files of an answer; each is below the working folder, and named once."""
     if len(created) + len(modified) > 2 * MAX_FILES:
         raise ValueError("too many files")
     artifacts = tuple(_artifact(*row) for row in [*created, *modified])
-    names = tuple(one.path for one in artifacts)
-    if len(set(names)) != len(names):
+    if len({artifact.path for artifact in artifacts}) != len(artifacts):
         raise ValueError("a file that is named twice")
-    return {
-        "files_created": names[: len(created)],
-        "files_modified": names[len(created) :],
-        "artifacts": artifacts,
-    }
+    return artifacts
 
 
 def _artifact(path: Any, size: Any) -> Artifact:
@@ -197,11 +222,11 @@ def _artifact(path: Any, size: Any) -> Artifact:
 
 
 def read_displays(rows: Any) -> tuple[Display, ...]:
-    """The displays of an answer; ValueError or TypeError for what the runtime never sends."""
+    """Return an answer's displays; ValueError or TypeError for what the runtime never sends."""
     if not isinstance(rows, list) or len(rows) > MAX_DISPLAYS:
         raise ValueError("not a list of displays")
     shown = tuple(_display(*row) for row in rows)
-    if sum(len(one.data) for one in shown) > MAX_TOTAL_BYTES:
+    if sum(len(display.data) for display in shown) > MAX_TOTAL_BYTES:
         raise ValueError("displays over the cap")
     return shown
 
@@ -242,7 +267,7 @@ def _value(encoded: Any) -> Any:
 
     The daemon, which passes results on, could not encode it, or would take long.
     """
-    if values.is_larger(encoded, _MOST_ENCODED * VALUE_ITEMS, _MOST_ENCODED * VALUE_BYTES):
+    if values.is_larger(encoded, _MAX_ENCODED * VALUE_ITEMS, _MAX_ENCODED * VALUE_BYTES):
         raise ValueError("a value that is too large")
     value = values.decode_plain(encoded)
     if isinstance(encoded, list | dict | str):
@@ -259,7 +284,7 @@ def _list(value: Any, longest: int) -> list[Any]:
 def _text(value: Any, longest: int) -> str:
     if type(value) is not str or len(value) > longest:
         raise ValueError("not a text, or too long a one")
-    return printable(value)
+    return value if value.isascii() else printable(value)
 
 
 def printable(text: str) -> str:

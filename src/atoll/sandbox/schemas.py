@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from atoll.guest.shared.messages import Names
+
 _TYPES: dict[Any, str] = {
     str: "string",
     int: "integer",
@@ -24,19 +26,23 @@ _TYPES: dict[Any, str] = {
     dict: "object",
     type(None): "null",
 }
-_KINDS: dict[str, Any] = {
-    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
-    "null": None,
-}  # fmt: skip
 _ACCEPTED: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
-    "array": (list, tuple), "object": (dict,), "null": (type(None),),
-}  # fmt: skip
+    "string": (str,),
+    "integer": (int,),
+    "number": (float, int),
+    "boolean": (bool,),
+    "array": (list, tuple),
+    "object": (dict,),
+    "null": (type(None),),
+}
+"""Python types that a value of a JSON type may have, the usual one first."""
+Schema = dict[str, Any]
+"""A JSON schema."""
 DEEPEST = 20
 """Levels of a value that are checked; a schema may refer to itself."""
 
 
-def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+def hints_of(function: Callable[..., Any]) -> Names:
     """Return the annotations of a function as types; none if one of them cannot be resolved."""
     try:
         return typing.get_type_hints(function)
@@ -44,33 +50,33 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
 
 
-def of_function(function: Callable[..., Any]) -> dict[str, Any]:
+def of_function(function: Callable[..., Any]) -> Schema:
     """Return the schema of a function's parameters; of one without a signature, any object."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return {"type": "object"}
     hints, required = hints_of(function), []
-    properties: dict[str, dict[str, Any]] = {}
-    schema: dict[str, Any] = {"type": "object", "properties": properties}
-    for one in parameters:
-        if one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
+    properties: dict[str, Schema] = {}
+    schema: Schema = {"type": "object", "properties": properties}
+    for parameter in parameters:
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             continue
-        properties[one.name] = of_annotation(hints.get(one.name))
-        if one.default is one.empty:
-            required.append(one.name)
-        elif one.default is None or isinstance(one.default, str | int | float):
-            properties[one.name] |= {"default": one.default}
+        properties[parameter.name] = of_annotation(hints.get(parameter.name))
+        if parameter.default is parameter.empty:
+            required.append(parameter.name)
+        elif parameter.default is None or isinstance(parameter.default, str | int | float):
+            properties[parameter.name] |= {"default": parameter.default}
     if required:
         schema["required"] = required
     return schema
 
 
-def of_annotation(kind: Any) -> dict[str, Any]:
+def of_annotation(kind: Any) -> Schema:
     """Return the schema of an annotation; of one that JSON does not know, any value."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if isinstance(kind, types.UnionType) or origin is typing.Union:
-        return {"anyOf": [of_annotation(one) for one in args]}
+        return {"anyOf": [of_annotation(member) for member in args]}
     if origin is typing.Literal:
         return {"enum": list(args)}
     if kind is None:
@@ -83,7 +89,7 @@ def of_annotation(kind: Any) -> dict[str, Any]:
     return {} if name is None else {"type": name}
 
 
-def of_result(function: Callable[..., Any]) -> dict[str, Any]:
+def of_result(function: Callable[..., Any]) -> Schema:
     """Return the schema of what a function returns; any value if it does not say."""
     hints = hints_of(function)
     if "return" not in hints:
@@ -110,8 +116,8 @@ def signature_of(schema: Mapping[str, Any]) -> inspect.Signature:
 
 
 def _annotation(schema: Mapping[str, Any]) -> Any:
-    kind = _KINDS.get(str(schema.get("type")), inspect.Parameter.empty)
-    return inspect.Parameter.empty if kind is None else kind
+    kinds = _ACCEPTED.get(str(schema.get("type")), (type(None),))
+    return inspect.Parameter.empty if kinds[0] is type(None) else kinds[0]
 
 
 def check(value: Any, schema: Any, where: str, defs: Any = None, depth: int = 0) -> None:
@@ -139,9 +145,9 @@ def check(value: Any, schema: Any, where: str, defs: Any = None, depth: int = 0)
 
 def _check_any(value: Any, options: Any, where: str, defs: Any, depth: int) -> None:
     wrong = None
-    for one in options:
+    for option in options:
         try:
-            return check(value, one, where, defs, depth + 1)
+            return check(value, option, where, defs, depth + 1)
         except (TypeError, ValueError) as exc:
             wrong = exc
     if wrong is not None:
@@ -151,8 +157,8 @@ def _check_any(value: Any, options: Any, where: str, defs: Any, depth: int) -> N
 
 def _check_type(value: Any, kind: Any, where: str) -> None:
     kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
-    known = [one for one in kinds if one in _ACCEPTED]
-    if known and not any(_is(value, one) for one in known):
+    known = [kind for kind in kinds if kind in _ACCEPTED]
+    if known and not any(_is(value, kind) for kind in known):
         raise TypeError(f"{where} must be {' or '.join(known)}, not {type(value).__name__}")
 
 

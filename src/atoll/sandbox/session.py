@@ -22,20 +22,27 @@ from atoll.guest.shared import rpc, values
 from atoll.rpc.peer import Wake
 from atoll.sandbox import result_fields, variables
 from atoll.sandbox.channel import ChannelEndedError, RemoteError
-from atoll.sandbox.deadline import Deadline, ends_within_grace, finish
-from atoll.sandbox.output import CellCaptures, make_captures
+from atoll.sandbox.output import make_captures
+from atoll.sandbox.verbs import SetVariable
 from atoll.types import CodeFault, Outcome, SandboxResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from atoll.config import SandboxConfig
     from atoll.sandbox.channel import HostChannel
-    from atoll.types import ExecuteResponse, GuestProcess
+    from atoll.sandbox.result_fields import ResultFields
+    from atoll.sandbox.verbs import VariableRequest
+    from atoll.sandbox.wire.answers import GuestAnswer
+    from atoll.types import ExecuteResponse, GuestProcess, Usage
 
-    Reader = Callable[[dict[str, Any]], dict[str, Any]]
+    Reader = Callable[[GuestAnswer], ResultFields]
 
 GRACE_SECONDS = 0.25
+LONGEST_GRACE_SECONDS = 2.0
+"""What a guest has at most to react to an interrupt, on a machine with more work than cores."""
+_REACTED = 0.6
+"""A guest that had this share of its grace as CPU time could have reacted."""
 SHELL_GRACE_SECONDS = 1.0
 """A command that is stopped may have many processes, and each has to be gone."""
 CPU_POLL_SECONDS = 0.05
@@ -63,7 +70,8 @@ class GuestSession:
         self._violation: str | None = None
         self._fault: str | None = None
         """Why the host had to end a guest that had done nothing wrong."""
-        self._used: dict[str, Any] = {}
+        self._used: tuple[int | None, float | None] = None, None
+        """Memory and CPU seconds that a guest had used when it was killed."""
         self.alive, self._interrupts = True, 0
         self.grace_seconds = GRACE_SECONDS
         """Seconds a guest has to react to an interrupt; slow backends set a longer time."""
@@ -71,8 +79,9 @@ class GuestSession:
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
             self._readable.register(fd, select.POLLIN)
-        self._unheard = self._captures = make_captures(self._config)
-        self._of_cells = CellCaptures(self._config)
+        self._idle_captures = self._captures = make_captures(self._config)
+        self._cell_captures = make_captures(self._config, "stdout", "stderr")
+        """Used again for the next cell if they have taken nothing."""
 
     @property
     def unread(self) -> bool:
@@ -103,7 +112,10 @@ class GuestSession:
             params["look_again"] = True
         if setup is not None:
             params["setup"] = setup
-        self._captures = self._of_cells.next()
+        output, errors = self._cell_captures
+        if not (output.blank and errors.blank):
+            self._cell_captures = make_captures(self._config, "stdout", "stderr")
+        self._captures = self._cell_captures
         usage = self._process.usage
         cpu, started = usage.cpu_seconds(), time.perf_counter()
         fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
@@ -123,17 +135,16 @@ class GuestSession:
         fields = await self._run("shell", params, result_fields.read_shell, timeout_ms)
         return result_fields.response(fields, timeout_ms, apart=apart)
 
-    async def ask_variable(
-        self, method: str, params: Mapping[str, Any], timeout_ms: float
-    ) -> dict[str, Any]:
+    async def ask_variable(self, request: VariableRequest, timeout_ms: float) -> GuestAnswer:
         """Ask about a variable and return the guest's answer; VariableError says why there is none.
 
         The answer is the guest's word: `variables` checks what it holds.
         """
-        name, setting = str(params.get("name", "*")), method == "set_variable"
+        params = request.params()
+        name, setting = str(params.get("name", "*")), isinstance(request, SetVariable)
         refuse = variables.cannot_set if setting else variables.cannot_read
         try:
-            answer, stopped = await self._request(method, params, timeout_ms)
+            answer, stopped = await self._request(request.verb, params, timeout_ms)
         except (RemoteError, rpc.MessageTooLargeError) as exc:
             raise refuse(name, str(exc)) from None
         if answer is not None and answer.get("interrupted") is True:
@@ -207,11 +218,11 @@ class GuestSession:
         raise SandboxError(f"the guest ended during {operation}, {lost}: {fields['error']}")
 
     def hear(self, stream: int, data: bytes) -> None:
-        """What the guest prints, where it comes as messages: 1 is stdout, 2 is stderr."""
+        """Take output that arrives as messages: stream 1 is stdout, 2 is stderr."""
         self._captures[stream - 1].feed(data)
 
     def last_words(self) -> str:
-        """What a guest that did not come up wrote to stderr."""
+        """Return what a guest that did not start wrote to stderr."""
         self._drain()
         return self._captures[1].finish()[0].strip()
 
@@ -231,18 +242,32 @@ class GuestSession:
 
     async def _run(
         self, method: str, params: Mapping[str, Any], read: Reader, timeout_ms: float
-    ) -> dict[str, Any]:
-        """The result's fields, what was printed among them; every fault of the guest's is there."""
+    ) -> ResultFields:
+        """Return the result's fields, with what was printed and every fault of the guest."""
         try:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._read_answer(answer, read, stopped, timeout_ms)
+        fields: ResultFields | None = None
+        if answer is not None:
+            try:
+                fields = read(answer)
+            except result_fields.SHAPE_ERRORS:
+                self._violation = "an answer of no known shape"
+                self._process.kill()
         if fields is None:
             fields = await self._death(stopped, timeout_ms)
-        self._drain()
+        elif fields["kind"] is Outcome.CANCELLED:  # only the host knows whether it has stopped it
+            if stopped:
+                fields.update(self._stop_fields(stopped, timeout_ms))
+            else:
+                fields["kind"] = Outcome.ERROR
+        if self._readable.poll(0):  # one system call finds that most cells print nothing
+            self._drain()
         output, errors = self._captures
-        self._captures = self._unheard
+        self._captures = self._idle_captures
+        if output.blank and errors.blank:
+            return fields
         fields["stdout"], cut_out = output.finish()
         fields["stderr"], cut_errors = errors.finish()
         fields["truncated"] = cut_out or cut_errors
@@ -250,9 +275,10 @@ class GuestSession:
 
     async def _request(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
-    ) -> tuple[dict[str, Any] | None, Outcome | None]:
-        """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
+    ) -> tuple[GuestAnswer | None, Outcome | None]:
+        """Return the guest's answer (None: it died) and why it was stopped (None: it was not)."""
         self._stop = stop = Wake(self._loop)
+        stopped: Outcome | None = None
         request = self._channel.request(method, params, stop)
         self._deadline.set(timeout_ms / 1000)
         limited = self._config.policy.cpu_seconds
@@ -260,9 +286,14 @@ class GuestSession:
         try:
             stopped = await stop
             if request.done():  # the answer counts, however late; no interrupt may come after it
-                return self._answer(request), None
-            await finish(self._interrupt(request, method))
-            return self._answer(request), stopped
+                stopped = None
+            else:
+                await finish(self._interrupt(request, method))
+            answer = request.result()
+            return answer if isinstance(answer, dict) else {}, stopped
+        except ChannelEndedError as exc:
+            self._violation, self._fault = exc.violation, exc.fault
+            return None, stopped
         except asyncio.CancelledError:  # the caller has gone: the guest must not go on alone
             if not request.done():
                 await finish(self._interrupt(request, method))
@@ -274,15 +305,8 @@ class GuestSession:
             if watch:
                 watch.cancel()
             self._stop = None
-            self._channel.cancel_calls()
-
-    def _answer(self, request: asyncio.Future[Any]) -> dict[str, Any] | None:
-        try:
-            answer = request.result()
-        except ChannelEndedError as exc:
-            self._violation, self._fault = exc.violation, exc.fault
-            return None
-        return answer if isinstance(answer, dict) else {}
+            if self._channel.calls:
+                self._channel.cancel_calls()
 
     async def _interrupt(self, request: asyncio.Future[Any], method: str) -> None:
         least = SHELL_GRACE_SECONDS if method == "shell" else 0
@@ -299,7 +323,7 @@ class GuestSession:
     def _note_usage(self) -> None:
         """Read what the guest has used before it is killed: without a control group it is lost."""
         usage = self._process.usage
-        self._used = {"memory_used_bytes": usage.peak_memory(), "cpu_seconds": usage.cpu_seconds()}
+        self._used = usage.peak_memory(), usage.cpu_seconds()
 
     async def _settle(self) -> None:
         """Let no interrupt hit the next request: wait, a little, until the guest has seen it."""
@@ -327,51 +351,30 @@ class GuestSession:
                 await asyncio.sleep(CPU_POLL_SECONDS)
             self._stop_with(Outcome.CPU)
 
-    def _read_answer(
-        self,
-        answer: dict[str, Any] | None,
-        read: Reader,
-        stopped: Outcome | None,
-        timeout_ms: float,
-    ) -> dict[str, Any] | None:
-        """The result's fields from a guest's answer; None if there is no answer to go by."""
-        if answer is None:
-            return None
-        try:
-            fields = read(answer)
-        except result_fields.SHAPE_ERRORS:
-            self._violation = "an answer of no known shape"
-            self._process.kill()
-            return None
-        if fields["kind"] is Outcome.CANCELLED:  # only the host knows whether it has stopped it
-            own = {"kind": Outcome.ERROR}
-            fields.update(self._stop_fields(stopped, timeout_ms) if stopped else own)
-        return fields
-
-    async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:
-        """The result's fields from the end of the process."""
+    async def _death(self, stopped: Outcome | None, timeout_ms: float) -> ResultFields:
+        """Return the result's fields after the process has ended; end it if it has not."""
         self.alive = False
         if not (stopped or self._violation or self._fault):  # how it ended is being told
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await asyncio.shield(self._process.ended)
-        lost: dict[str, Any] = {"state_lost": True, **self._used}
-        if report.peak_memory is not None:
-            lost["memory_used_bytes"] = report.peak_memory
-        if report.cpu_seconds is not None:
-            lost["cpu_seconds"] = report.cpu_seconds
+        memory, cpu = self._used
         if stopped:
-            return {**self._stop_fields(stopped, timeout_ms), **lost}
-        if report.out_of_memory:
-            why = result_fields.out_of_memory(self._config.policy, report.peak_memory)
-            return {**why, **lost}
-        if self._violation:
-            return {**result_fields.broken(self._violation), **lost}
-        if self._fault:
-            return {**result_fields.ended_by_host(self._fault), **lost}
-        return {**result_fields.death(report), **lost}
+            fields = self._stop_fields(stopped, timeout_ms)
+        elif report.out_of_memory:
+            fields = result_fields.out_of_memory(self._config.policy, report.peak_memory)
+        elif self._violation:
+            fields = result_fields.broken(self._violation)
+        elif self._fault:
+            fields = result_fields.ended_by_host(self._fault)
+        else:
+            fields = result_fields.death(report)
+        fields["state_lost"] = True
+        fields["memory_used_bytes"] = memory if report.peak_memory is None else report.peak_memory
+        fields["cpu_seconds"] = cpu if report.cpu_seconds is None else report.cpu_seconds
+        return fields
 
-    def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
+    def _stop_fields(self, reason: Outcome, timeout_ms: float) -> ResultFields:
         return result_fields.stopped(reason, timeout_ms, self._config.policy)
 
     def _on_output(self, index: int) -> int:
@@ -388,9 +391,77 @@ class GuestSession:
 
     def _drain(self) -> None:
         """Take what is in the pipes: the guest flushed them before it answered."""
-        if not self._readable.poll(0):
-            return  # one system call finds that most cells print nothing
         for index in range(len(self._fds)):
             left = DRAIN_LIMIT
             while left > 0 and (size := self._on_output(index)):
                 left -= size
+
+
+class Deadline:
+    """Calls back when time is up. Setting it again costs no new timer: most are never reached."""
+
+    def __init__(self, on_late: Callable[[], None]) -> None:
+        self._loop, self._on_late = asyncio.get_running_loop(), on_late
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Call back in so many seconds, instead of what was set before."""
+        self._at = at = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > at:
+            self.cancel()
+            self._timer = self._loop.call_at(at, self._ring)
+
+    def clear(self) -> None:
+        """Call back no more; the timer stays for the next time."""
+        self._at = None
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        """Call back, or start a timer for the rest if the deadline was moved meanwhile."""
+        self._timer = None
+        if self._at is None:
+            return
+        left = self._at - self._loop.time()
+        if left > 0:
+            self.set(left)
+        else:
+            self._at = None
+            self._on_late()
+
+
+async def ends_within_grace(request: asyncio.Future[Any], seconds: float, usage: Usage) -> bool:
+    """Wait for a request whose guest was interrupted; return False if it does not end.
+
+    The guest has `seconds` to react, and more where it gets no CPU time to do so: while it waits
+    for a core. One that sleeps through the interrupt, or computes on, has no more.
+    """
+    loop, before = asyncio.get_running_loop(), usage.cpu_seconds()
+    end = loop.time() + max(seconds, LONGEST_GRACE_SECONDS)
+    while True:
+        done, _ = await asyncio.wait({request}, timeout=min(seconds, end - loop.time()))
+        if done:
+            return True
+        used = usage.cpu_seconds()
+        if used is None or before is None or used - before >= _REACTED * seconds:
+            return False
+        if loop.time() >= end or not usage.is_runnable():
+            return False
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await `work` to its end, also if the caller is cancelled meanwhile; only then raise that."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    task.result()
+    if cancelled is not None:
+        raise cancelled

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.config import Handler
+    from atoll.guest.shared.messages import Json
 
 DESCRIPTION = "__atoll_description__"
 """Attribute of a function that stands for a tool of another process, with its description."""
@@ -26,17 +27,17 @@ DEFAULT_ITEMS, DEFAULT_BYTES = 100, 2000
 """What a default may have to be shown; a larger one is shown as `...`."""
 
 
-def describe_all(tools: Mapping[str, Handler]) -> list[dict[str, Any]]:
+def describe_all(tools: Mapping[str, Handler]) -> list[Json]:
     """Return the descriptions of all tools, by name."""
     return [describe(name, tools[name]) for name in sorted(tools)]
 
 
-def describe(name: str, tool: Handler) -> dict[str, Any]:
+def describe(name: str, tool: Handler) -> Json:
     """Return a tool's description; without parameters if Python does not know them."""
     known = getattr(tool, "__dict__", {}).get(DESCRIPTION)
     if isinstance(known, dict):
         return {**known, "name": name}
-    found: dict[str, Any] = {"name": name}
+    found: Json = {"name": name}
     if doc := _doc(tool):
         found["doc"] = doc[:MAX_DOC]
     try:
@@ -44,7 +45,7 @@ def describe(name: str, tool: Handler) -> dict[str, Any]:
     except Exception:  # noqa: BLE001 - built-ins have none, and an object may have any __signature__
         return found
     if len(signature.parameters) <= MAX_PARAMETERS:
-        found["parameters"] = [_parameter(one) for one in signature.parameters.values()]
+        found["parameters"] = [_parameter(parameter) for parameter in signature.parameters.values()]
     if signature.return_annotation is not signature.empty:
         found["returns"] = _annotation(signature.return_annotation)
     return found
@@ -59,8 +60,8 @@ def _doc(tool: Any) -> str | None:
     return doc if isinstance(doc, str) else None
 
 
-def _parameter(given: inspect.Parameter) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": given.name, "kind": int(given.kind)}
+def _parameter(given: inspect.Parameter) -> Json:
+    found: Json = {"name": given.name, "kind": int(given.kind)}
     if given.annotation is not given.empty:
         found["annotation"] = _annotation(given.annotation)
     if given.default is not given.empty:

@@ -70,7 +70,7 @@ class Tool:
             raise ConfigError(f"a tool's name must be a Python name, not {self.name!r:.60}")
         if not callable(self.function):
             raise ConfigError(f"the tool {self.name} must be a function, not {self.function!r:.60}")
-        if wrong := [one for one in self.allowed_callers if one not in CALLERS]:
+        if wrong := [caller for caller in self.allowed_callers if caller not in CALLERS]:
             raise ConfigError(f"no caller {wrong[0]!r} of a tool: use one of {', '.join(CALLERS)}")
         if self.cost not in COSTS:
             raise ConfigError(f"no cost {self.cost!r} of a tool: use one of {', '.join(COSTS)}")
@@ -81,7 +81,7 @@ class Tool:
         if self.description:
             found["doc"] = self.description
         if self.parameters is not None:
-            found["parameters"] = [dict(one) for one in self.parameters]
+            found["parameters"] = [dict(parameter) for parameter in self.parameters]
         object.__setattr__(self, "description", found.get("doc", ""))
         object.__setattr__(self, DESCRIPTION, found)
 
@@ -90,12 +90,12 @@ class Tool:
         return self.function(*args, **kwargs)
 
     @property
-    def input_schema(self) -> dict[str, Any]:
+    def input_schema(self) -> schemas.Schema:
         """The JSON schema of its parameters."""
         return schemas.of_function(self.function) if self.schema is None else dict(self.schema)
 
     @property
-    def output_schema(self) -> dict[str, Any]:
+    def output_schema(self) -> schemas.Schema:
         """The JSON schema of its result; empty if any value may be returned."""
         given = self.result_schema
         return schemas.of_result(self.function) if given is None else dict(given)
@@ -166,7 +166,7 @@ def tool(function: Function | None = None, /, **facts: Any) -> Tool | Callable[[
 def by_name(given: Mapping[str, Function] | Iterable[Any]) -> dict[str, Tool]:
     """Return tools by name: of a mapping of names to functions, or of functions, tools, sources.
 
-    A source has a method `atoll_tools()`, as MCPTools has; a LangChain tool is one by its shape.
+    A source has a method `atoll_tools()`, as MCPTools has; a LangChain tool is tool by its shape.
     """
     if isinstance(given, Mapping):
         pairs = list(given.items())
@@ -188,7 +188,7 @@ def _named_tools(given: Any) -> list[tuple[str, Any]]:
     if isinstance(given, Tool):
         return [(given.name, given)]
     if hasattr(given, "atoll_tools"):
-        return [(one.name, one) for one in given.atoll_tools()]
+        return [(tool.name, tool) for tool in given.atoll_tools()]
     if hasattr(given, "invoke") and isinstance(getattr(given, "name", None), str):
         made = of_langchain(given)
         return [(made.name, made)]
@@ -247,7 +247,7 @@ def _named(name: str, given: Function) -> Tool:
 def _fits(value: Any, kind: Any) -> bool:
     """Return whether a value is of an annotated type; of one that is not plain, any value is."""
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
-        return any(_fits(value, one) for one in typing.get_args(kind))
+        return any(_fits(value, member) for member in typing.get_args(kind))
     if kind is type(None):
         return value is None
     if kind not in _PLAIN:
@@ -258,4 +258,4 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _names(kind: Any) -> list[str]:
-    return [getattr(one, "__name__", str(one)) for one in typing.get_args(kind) or (kind,)]
+    return [getattr(member, "__name__", str(member)) for member in typing.get_args(kind) or (kind,)]

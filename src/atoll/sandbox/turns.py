@@ -8,20 +8,16 @@ fails.
 from __future__ import annotations
 
 import asyncio
-import functools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Iterator
 
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
 CALLED_BY_ITSELF = (
     "a tool cannot use the sandbox whose code is calling it: the code waits for the tool, and the "
     "tool would wait for the code. Return the value to the code, or use another sandbox"
@@ -37,13 +33,6 @@ class _Turn:
 _TURNS: ContextVar[tuple[_Turn, ...]] = ContextVar("atoll_turns", default=())
 
 
-def begin(owner: object) -> _Turn:
-    """Mark that a request of `owner` runs, for what is called from here, until it is `over`."""
-    turn = _Turn(owner)
-    _TURNS.set((*[one for one in _TURNS.get() if not one.over], turn))
-    return turn
-
-
 def refuse_own_tool(owner: object) -> None:
     """Raise ConfigError if a request of `owner` that still runs has called what runs here."""
     for turn in _TURNS.get():
@@ -51,24 +40,15 @@ def refuse_own_tool(owner: object) -> None:
             raise ConfigError(CALLED_BY_ITSELF)
 
 
-def not_in_own_tool(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make a method that waits for the running cell fail in a tool that the cell calls."""
-
-    @functools.wraps(method)
-    async def checked(self: S, /, *args: P.args, **options: P.kwargs) -> T:
-        refuse_own_tool(self)
-        return await method(self, *args, **options)
-
-    return checked
-
-
 @contextmanager
 def running(owner: object) -> Iterator[None]:
     """Let no tool that is called meanwhile use `owner`; other callers are free to."""
-    refuse_own_tool(owner)
-    turn = begin(owner)
+    earlier = _TURNS.get()
+    if earlier:
+        refuse_own_tool(owner)
+        earlier = tuple([turn for turn in earlier if not turn.over])
+    turn = _Turn(owner)
+    _TURNS.set((*earlier, turn))
     try:
         yield
     finally:

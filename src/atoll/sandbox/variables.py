@@ -115,7 +115,7 @@ def _variable(name: Any, type_name: Any, size: Any, shape: Any) -> Variable:
         name=name[:MAX_TEXT],
         type=type_name[:MAX_TEXT],
         size=None if size is None else _number(size),
-        shape=None if shape is None else tuple(_number(one) for one in shape[:MAX_SHAPE]),
+        shape=None if shape is None else tuple(_number(length) for length in shape[:MAX_SHAPE]),
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SECONDS = 5.0
 """CPU time that the child may use for one piece of text."""
-MOST_SECONDS = 60.0
+MAX_SECONDS = 60.0
 """Wall-clock time that one piece may take, on a machine so busy that the child hardly runs."""
 NO_CHILD = "regular expressions need google-re2 here; install it for the host's Python"
 _REMEMBERED = 16
@@ -128,7 +128,7 @@ class TimeLimit:
 
     def __init__(self, pid: int) -> None:
         self._pid, self._before = pid, _cpu_seconds(pid)
-        self._end = time.monotonic() + MOST_SECONDS
+        self._end = time.monotonic() + MAX_SECONDS
 
     def left(self) -> float:
         """Return the seconds that are left of both limits."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from atoll.search.index import ContextIndex
 
-MOST_QUOTES, LONGEST_QUOTE = 100, 10_000
-MOST_PLACES = 5_000
+MAX_QUOTES, LONGEST_QUOTE = 100, 10_000
+MAX_PLACES = 5_000
 """Most occurrences of a quote's longest word that are compared."""
 _PLAIN = str.maketrans(
     {
@@ -56,8 +56,8 @@ def check(
 def _check_quotes(quotes: Sequence[str]) -> None:
     if isinstance(quotes, str) or not isinstance(quotes, list | tuple):
         raise ConfigError(f"quotes must be a list of texts, not {type(quotes).__name__}")
-    if len(quotes) > MOST_QUOTES:
-        raise ConfigError(f"there are {len(quotes):,} quotes, at most {MOST_QUOTES}: give fewer")
+    if len(quotes) > MAX_QUOTES:
+        raise ConfigError(f"there are {len(quotes):,} quotes, at most {MAX_QUOTES}: give fewer")
     for number, quote in enumerate(quotes, 1):
         if not isinstance(quote, str):
             raise ConfigError(f"quote {number} must be text, not {type(quote).__name__}")
@@ -99,7 +99,7 @@ def _windows(index: ContextIndex, quote: str, until: float) -> Iterator[tuple[in
     word = max(quote.translate(_PLAIN).translate(_BREAKS).split(), key=len, default="")
     reach = 2 * len(quote) + 200
     places = index.places(word, seconds=until - time.monotonic()) if word else iter(())
-    for at in islice(places, MOST_PLACES):
+    for at in islice(places, MAX_PLACES):
         yield max(at - reach, 0), at + reach
 
 

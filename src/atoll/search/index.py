@@ -2,26 +2,135 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from bisect import bisect_right
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from atoll.concurrency import forks
-from atoll.errors import ConfigError, SandboxClosedError
+from atoll.errors import ConfigError, ExecutionTimeoutError, SandboxClosedError
 from atoll.search.blocks import SECONDS
 from atoll.search.encoded import Characters, Narrow, Wide
-from atoll.search.grep import check_most
-from atoll.search.searchable import Searchable
+from atoll.search.grep import Grep, Hit, Lines, Scan, check_most, line_around, whole_lines
+from atoll.search.patterns import Frequencies, Literal, Pattern
+from atoll.search.sections import find_sections
+from atoll.search.trigrams import Trigrams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.sandbox.context import Context
-    from atoll.search.grep import Grep
+    from atoll.search.encoded import Encoded
+    from atoll.search.patterns import Finder
     from atoll.search.sections import Section
 
     Span = tuple[int, int]
+
+
+COUNT_SECONDS = 2.0
+"""Seconds to count the hits of a search that found more than were asked for."""
+_STRETCH = 1 << 24
+"""Bytes searched for a text between two checks of the deadline."""
+
+
+class Searchable:
+    """The searches of one encoding; arguments and results are offsets in characters."""
+
+    def __init__(self, characters: Characters, encoded: Encoded) -> None:
+        self._characters, self.encoded = characters, encoded
+        self._memory = encoded.memory
+        self.lines, self.trigrams = Lines(self._memory), Trigrams(self._memory)
+
+    @cached_property
+    def _frequencies(self) -> Frequencies:
+        return Frequencies(self._memory)
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Return headers and chapters."""
+        return find_sections(self.encoded, self.lines, self._characters.length)
+
+    def grep(
+        self,
+        pattern: str,
+        within: Span,
+        *,
+        most: int,
+        ignore_case: bool,
+        literal: bool,
+        seconds: float,
+    ) -> Grep:
+        """Return the lines that match the pattern within a range of characters."""
+        finder = Pattern(
+            pattern,
+            regex=not literal,
+            ignore_case=ignore_case,
+            encode=self.encoded.encode,
+            latin1=not self.encoded.utf8,
+        ).finder(self._frequencies)
+        scan = Scan(finder, self.encoded, most=most, seconds=seconds)
+        start, end = map(self.encoded.to_byte, within)
+        spans, ended = scan.run(self._parts(finder, (start, end)))
+        hits = self._hits(spans[:most])
+        self.trigrams.start()
+        if len(spans) > most:
+            counter = Scan(finder, self.encoded, most=most, seconds=min(seconds, COUNT_SECONDS))
+            total, counted = counter.count(self._parts(finder, (start, end)))
+            return Grep(
+                hits=hits,
+                more=True,
+                scanned=(within[0], hits[-1].end),
+                total=max(total, len(spans)),
+                counted=counted,
+            )
+        stop = within[1] if ended is None else self.encoded.to_character(ended)
+        return Grep(
+            hits=hits,
+            more=ended is not None,
+            scanned=(within[0], stop),
+            total=len(hits),
+            counted=ended is None,
+        )
+
+    def places(self, text: str, start: int, seconds: float) -> Iterator[int]:
+        """Yield the offsets of a text, line ends included; ExecutionTimeoutError if it is late."""
+        needle, until = self.encoded.encode(text), time.monotonic() + seconds
+        if needle is None:
+            return
+        literal, after = Literal(needle, self._frequencies), 0
+        for at, end in self._stretches(needle, self.encoded.to_byte(start)):
+            while True:
+                place = literal.find(self._memory, max(at, after), end)
+                if time.monotonic() > until:
+                    raise ExecutionTimeoutError("looking for the text took too long: look for less")
+                if place < 0:
+                    break
+                yield self.encoded.to_character(place)
+                after = place + 1
+
+    def _parts(self, finder: Finder, within: Span) -> list[Span]:
+        spans = self.trigrams.spans(finder.required)
+        return [within] if spans is None else whole_lines(self._memory, spans, within)
+
+    def _stretches(self, needle: bytes, start: int) -> list[Span]:
+        """Yield spans that overlap by the length of the needle."""
+        spans, size = self.trigrams.spans([needle]), self._memory.size
+        if spans is None:
+            spans = [(at, at + _STRETCH) for at in range(start, size, _STRETCH)]
+        longer = len(needle) - 1
+        return [(max(at, start), min(end + longer, size)) for at, end in spans if end > start]
+
+    def _hits(self, spans: list[Span]) -> tuple[Hit, ...]:
+        hits = []
+        numbers = self.lines.of_all([start for start, _ in spans])
+        for (first, last), line in zip(spans, numbers, strict=True):
+            start, end = self.encoded.to_character(first), self.encoded.to_character(last)
+            shown, at = line_around(self._characters, start)
+            hits.append(Hit(line=line, start=start, end=end, text=shown, at=at))
+        return tuple(hits)
+
 
 _LAST_OF_LATIN1 = "\xff"
 LONGEST_PATTERN = 10_000

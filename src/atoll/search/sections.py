@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from atoll.search.encoded import Encoded
-    from atoll.search.lines import Lines
-    from atoll.search.mapped_bytes import Memory
+    from atoll.search.encoded import Encoded, Memory
+    from atoll.search.grep import Lines
 
-MOST_SECTIONS = 5_000
+MAX_SECTIONS = 5_000
 _TRIES = 20_000
 """Most lines of a kind that are examined: many lines may only look like headers."""
 _LONGEST_TITLE = 200
@@ -49,7 +48,7 @@ def find_sections(text: Encoded, lines: Lines, length: int) -> tuple[Section, ..
     memory = text.memory
     titles = sorted(_titles(memory), key=lambda title: title.at)
     fences = _fences(memory)
-    shown = [one for one in titles if bisect_left(fences, one.at) % 2 == 0][:MOST_SECTIONS]
+    shown = [title for title in titles if bisect_left(fences, title.at) % 2 == 0][:MAX_SECTIONS]
     starts = [text.to_character(title.at) for title in shown]
     ends = _ends([title.level for title in shown], [*starts, length])
     return tuple(
@@ -65,7 +64,7 @@ def _titles(memory: Memory) -> Iterator[_Title]:
             if (title := read(memory, at)) is not None:
                 yield title
                 found += 1
-            if found >= MOST_SECTIONS:
+            if found >= MAX_SECTIONS:
                 break
 
 

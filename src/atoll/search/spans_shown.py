@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     """The offset in the context, and the text."""
     Span = tuple[int, int]
 
-MOST_PIECES, MOST_CHARACTERS = 2_000, 4 << 20
+MAX_PIECES, MAX_CHARACTERS = 2_000, 4 << 20
 """Most pieces, and characters of pieces, that are kept; the oldest are dropped."""
 LONGEST_OBSERVATION = 1 << 20
 TELLING = 24
 """Least characters of a partial line that identifies its place in the context."""
-MOST_LOOKUPS = 50
+MAX_LOOKUPS = 50
 LARGEST_LOOKUP = 64 << 20
 """Largest context in which single lines are searched for that no tool returned. Passages are
 searched for in a context of any size."""
-MOST_COMPARED = 48 << 20
+MAX_COMPARED = 48 << 20
 """Characters that may be compared for one observation."""
 LOOKUP_SECONDS, PATIENCE = 2.0, 10
 """CPU seconds of this thread for the lookups of one text, and how often that by the clock: how
@@ -46,7 +46,7 @@ much counts as shown must not depend on what else the machine does."""
 PROBE, PASSAGE = 64, 200
 """Characters that give a passage's place in the context, and least characters of a passage."""
 STRIDE, BLOCK = 1_000, 1 << 16
-_MOST_LINES = 20_000
+_MAX_LINES = 20_000
 _PLACE = re.compile(r"(?<=\d) \[\d{1,20}:\d{1,20}\] ")
 """The text between the line number and the line of a hit, as the guest's grep prints it."""
 
@@ -65,9 +65,9 @@ class Shown:
         """Add pieces that a tool returned; the oldest are dropped if there are too many."""
         with self._lock:
             for start, text in pieces:
-                self._pieces.append((start, text[:MOST_CHARACTERS]))
+                self._pieces.append((start, text[:MAX_CHARACTERS]))
                 self._characters += len(self._pieces[-1][1])
-                while len(self._pieces) > MOST_PIECES or self._characters > MOST_CHARACTERS:
+                while len(self._pieces) > MAX_PIECES or self._characters > MAX_CHARACTERS:
                     self._characters -= len(self._pieces.popleft()[1])
 
     def match(self, observation: str, *, until: float | None = None) -> tuple[Span, ...]:
@@ -85,7 +85,7 @@ class Shown:
         spans += seen.parts_of(pieces)
         self._last = lookup.last
         few = self._index is not None and self._index.length <= LARGEST_LOOKUP
-        looked_up = map(lookup.span, seen.unexplained()[: MOST_LOOKUPS * few])
+        looked_up = map(lookup.span, seen.unexplained()[: MAX_LOOKUPS * few])
         return (*spans, *(span for span in looked_up if span is not None))
 
 
@@ -102,7 +102,7 @@ class _Lookup:
         rest: list[str] = []
         # A prompt mostly begins with words of its own, and a text that the context does not have is
         # dear to look for. So the second line is first; what fits before it is taken with it.
-        second, tries = _next_probe(text, 0), MOST_LOOKUPS
+        second, tries = _next_probe(text, 0), MAX_LOOKUPS
         at = second if len(text) - second >= PASSAGE else 0
         rest.append(text[:at])
         while self._index is not None and tries and len(text) - at >= PASSAGE:
@@ -137,10 +137,10 @@ class _Lookup:
         assert self._index is not None
         size = min(at, start, STRIDE)
         before = (text[at - size : at], self._index.text(start - size, start))
-        return _same_from_start(*(one[::-1] for one in before))
+        return _same_from_start(*(text[::-1] for text in before))
 
     def span(self, text: str) -> Span | None:
-        """Where the context has this text: after the last passage, or else anywhere."""
+        """Return where the context has this text: after the last passage, or else anywhere."""
         for begin in (self.last, 0) if self.last else (0,):
             left = self._until - time.thread_time()
             if self._index is None or not TELLING <= len(text) <= LONGEST_OBSERVATION or left <= 0:
@@ -172,11 +172,11 @@ class _Observation:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        lines = text.splitlines()[:_MOST_LINES]
+        lines = text.splitlines()[:_MAX_LINES]
         self._lines = dict.fromkeys(line.strip() for line in lines)
         self._hits = {hit for line in lines if (hit := _hit(line))}
         self._explained: list[str] = []
-        self._left = MOST_COMPARED
+        self._left = MAX_COMPARED
 
     def spans(self, start: int, text: str) -> Iterator[Span]:
         """Return the ranges of a piece's lines that occur in it; of the whole piece if it does."""
@@ -204,14 +204,14 @@ class _Observation:
     def unexplained(self) -> list[str]:
         """Return lines that are long enough to identify and contain no matched text."""
         told = dict.fromkeys(line.strip() for text in self._explained for line in text.splitlines())
-        telling = [one for one in told if len(one) >= TELLING]
+        telling = [line for line in told if len(line) >= TELLING]
         lines = (line for line in self._lines if len(line) >= TELLING and line not in told)
         unexplained = (line for line in lines if not self._has_any(line, telling))
-        return list(islice(unexplained, 4 * MOST_LOOKUPS))
+        return list(islice(unexplained, 4 * MAX_LOOKUPS))
 
     def _has_any(self, line: str, texts: list[str]) -> bool:
         """Return whether a line contains one of the texts; True if the budget is used up."""
-        return not self._spend(len(line) * len(texts)) or any(one in line for one in texts)
+        return not self._spend(len(line) * len(texts)) or any(text in line for text in texts)
 
     def _has(self, text: str) -> bool:
         """Return whether a text occurs: a short one as a whole line or hit, a long one anywhere."""

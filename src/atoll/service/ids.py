@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz-"
-
 
 def new_id(prefix: str) -> str:
     """Return `prefix_` and 126 random bits."""
-    return f"{prefix}_{''.join(_ALPHABET[one & 63] for one in secrets.token_bytes(21))}"
+    return f"{prefix}_{secrets.token_urlsafe(16)[:21]}"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT_PORT = 8437
-MOST_PORTS = 65535
+MAX_PORTS = 65535
 _PREFIX = "ATOLL_SERVE_"
 
 
@@ -130,8 +130,8 @@ class ServiceSettings:
                 parse_network(name, network)
         if self.tls_key and not self.tls_certificate:
             raise ConfigError("a TLS key needs its certificate: name both")
-        if self.port > MOST_PORTS:
-            raise ConfigError(f"port must be at most {MOST_PORTS}, not {self.port}")
+        if self.port > MAX_PORTS:
+            raise ConfigError(f"port must be at most {MAX_PORTS}, not {self.port}")
 
     @classmethod
     def from_environment(cls, **given: Any) -> ServiceSettings:

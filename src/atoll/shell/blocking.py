@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from atoll.concurrency.portal import Portal
 from atoll.errors import ConfigError
-from atoll.files.sync import SyncFiles, blocking, run_at_once
+from atoll.files.base import SyncFiles, blocking, run_at_once
 from atoll.shell import local, sandbox
 
 if TYPE_CHECKING:

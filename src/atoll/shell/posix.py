@@ -6,30 +6,37 @@ Scripts fetch, list and store; the operations themselves run here, by the same c
 from __future__ import annotations
 
 import errno
+import os
 from typing import TYPE_CHECKING, Any
 
-from atoll.files.answers import checked
+from atoll.files.types import checked
+from atoll.guest.shared import search
+from atoll.guest.shared.globs import chooser
 from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name
-from atoll.guest.shared.texts import check_lines, count_lines, lines_of
+from atoll.guest.shared.texts import MAX_FILE_BYTES, check_lines, count_lines, lines_of
 from atoll.guest.shared.workspace import EMPTY, Workspace, code_of, page, words
-from atoll.shell import script_output
-from atoll.shell.commands import encoded
+from atoll.shell import fetched_files
 from atoll.shell.fetched_files import FetchedFiles
-from atoll.shell.grep import grep
-from atoll.shell.line import MAX_FILE
+from atoll.shell.remote_shell import MAX_FILE, encoded
 
 if TYPE_CHECKING:
-    from atoll.shell.line import Line
+    from collections.abc import AsyncIterator, Iterator
+
+    from atoll.shell.remote_shell import RemoteShell
+
+    Hits = tuple[str, list[tuple[int, str]]]
 
 MAX_PATH, MAX_NAME = 4095, 255
 CHANGES = frozenset({"delete", "move", "mkdir", "stat"})
-MOST_LINES = 1 << 40
+MAX_LINES = 1 << 40
+FILES_AT_ONCE, WORDS_AT_ONCE = 64, 40_000
+MAX_PATTERN = 20_000
 
 
 class PosixDialect:
     """Runs operations by scripts for `sh`."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: RemoteShell) -> None:
         self._line = line
 
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -56,9 +63,9 @@ class PosixDialect:
         words = [encoded(params["path"]), encoded(params.get("target", ".")), "1" if flag else "0"]
         reply = await self._line.ask("change", operation, *words, twice=operation == "stat")
         if operation == "stat":
-            files = script_output.looked_up(reply)
+            files = fetched_files.looked_up(reply)
         else:
-            files = FetchedFiles(refusal=script_output.fault(reply))
+            files = FetchedFiles(refusal=fetched_files.fault(reply))
         return checked(operation, Workspace(files).run(operation, params))
 
     async def _listed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -66,15 +73,15 @@ class PosixDialect:
         answer = await self._line.ask("list", encoded(params["path"]), str(depth))
         if operation == "ls" and not answer.startswith(b"folder"):
             return {"entries": [], "truncated": False}
-        files = FetchedFiles(rows=script_output.rows(answer, params["path"]))
+        files = FetchedFiles(rows=fetched_files.rows(answer, params["path"]))
         return checked(operation, Workspace(files).run(operation, params))
 
     async def _fetched(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         words = [encoded(params["path"]), str(MAX_FILE)]
         if operation == "read":
-            words += [str(min(params[name], MOST_LINES)) for name in ("offset", "limit")]
+            words += [str(min(params[name], MAX_LINES)) for name in ("offset", "limit")]
             words[2] = str(int(words[2]) + 1)
-        files, total = script_output.fetched(await self._line.ask("fetch", *words), MAX_FILE)
+        files, total = fetched_files.fetched(await self._line.ask("fetch", *words), MAX_FILE)
         if operation == "edit":
             return await self._stored(operation, params, files)
         if operation == "read" and not files.fault:
@@ -95,7 +102,7 @@ class PosixDialect:
         reply = await self._line.ask(
             "store", *words, data=files.stored, twice=False, draft=params["path"]
         )
-        files.refusal = script_output.fault(reply)
+        files.refusal = fetched_files.fault(reply)
         return Workspace(files).run(operation, params) if files.refusal else answer
 
 
@@ -130,3 +137,80 @@ def _fault_of_path(path: str) -> Exception | None:
     if len(name) > MAX_PATH or any(len(part) > MAX_NAME for part in name.split(b"/")):
         return OSError(errno.ENAMETOOLONG, "the path is too long")
     return None
+
+
+async def grep(
+    line: RemoteShell,
+    pattern: str,
+    path: str,
+    *,
+    glob: str | None,
+    regex: bool,
+    ignore_case: bool,
+    max_results: int,
+) -> dict[str, Any]:
+    """Return the lines that match the pattern; a regular expression is one of `grep -E`."""
+    _check(pattern, regex=regex)
+    how = "-a" + ("E" if regex else "F") + ("i" if ignore_case else "")
+    task = _Search(line, path, pattern, how)
+    chosen, matches = chooser(glob), list[list[Any]]()
+    names, cut = await task.candidates()
+    files = [name for name in names if chosen(name or os.path.basename(path))]
+    async for name, hits in task.hits(files, max_results + 1):
+        matches += [[name or os.path.basename(path), number, text] for number, text in hits]
+        if len(matches) > max_results:
+            cut = True
+            break
+    return {"matches": matches[:max_results], "truncated": cut}
+
+
+def _check(pattern: str, *, regex: bool) -> None:
+    search.check(pattern, regex)
+    if "\0" in pattern:
+        raise ValueError("the pattern has a zero byte: no text has one")
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"the pattern has more than {MAX_PATTERN:,} characters")
+
+
+class _Search:
+    """One pattern below one path."""
+
+    def __init__(self, line: RemoteShell, path: str, pattern: str, how: str) -> None:
+        self._line, self._path, self._pattern, self._how = line, path, pattern, how
+
+    async def candidates(self) -> tuple[list[str], bool]:
+        """Return the files that contain the pattern; "" is the path itself."""
+        words = [encoded(self._path), self._how, encoded(self._pattern)]
+        limits = [str(MOST_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
+        answer = await self._line.ask("candidates", *words, *limits)
+        if answer.startswith(b"-"):
+            reason = answer[1:].decode("utf-8", "replace").strip().removeprefix("grep: ")
+            raise ValueError(f"not a regular expression: {reason[:200]}")
+        return fetched_files.candidates(answer)
+
+    async def hits(self, files: list[str], room: int) -> AsyncIterator[Hits]:
+        """Return the lines that match, file by file, up to `room` of each."""
+        for some in _batches(files):
+            base = [encoded(self._path), self._how, encoded(self._pattern), str(room)]
+            if some == [""]:
+                base[0], names = encoded(""), [encoded(self._path)]
+            else:
+                names = [encoded(name) for name in some]
+            matched = fetched_files.lines(await self._line.ask("lines", *base, *names), len(some))
+            for name, hits in zip(some, matched, strict=True):
+                yield name, hits
+
+
+def _batches(files: list[str]) -> Iterator[list[str]]:
+    """Yield lists of as many files as fit into one command."""
+    some: list[str] = []
+    size = 0
+    for name in files:
+        length = len(encoded(name))
+        if some and (len(some) == FILES_AT_ONCE or size + length > WORDS_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += length
+    if some:
+        yield some

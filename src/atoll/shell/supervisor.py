@@ -101,13 +101,13 @@ def _descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for pid, parent, _ in processes():
         children.setdefault(parent, []).append(pid)
-    found: list[int] = []
+    pids: list[int] = []
     waiting = [os.getpid()]
     while waiting:
         more = children.get(waiting.pop(), [])
-        found += more
+        pids += more
         waiting += more
-    return found
+    return pids
 
 
 def processes() -> Iterator[tuple[int, int, int]]:

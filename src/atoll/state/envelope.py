@@ -110,9 +110,9 @@ def open_for(blob: bytes, python: tuple[int, ...], max_bytes: int) -> memoryview
     """Return the payload for a guest of this version; StateError if it is for another."""
     info, payload = unseal(blob)
     if info.python != _short_version(python):
-        found, needed = _short_version(python), info.python
+        version, needed = _short_version(python), info.python
         raise StateError(
-            f"the state is of Python {needed}, and the guest's is {found}: use python="
+            f"the state is of Python {needed}, and the guest's is {version}: use python="
         )
     if info.size > max_bytes:
         text = f"the state has {info.size:,} bytes: max_state_bytes is {max_bytes:,}"
@@ -176,8 +176,8 @@ def _size(facts: Mapping[str, Any]) -> int:
 
 
 def _left_out(facts: Mapping[str, Any]) -> dict[str, str]:
-    found = facts.get("left_out")
-    if not isinstance(found, dict):
+    names = facts.get("left_out")
+    if not isinstance(names, dict):
         raise StateError("the guest does not say what it left out of its state")
-    pairs = list(found.items())[:MAX_LEFT_OUT]
+    pairs = list(names.items())[:MAX_LEFT_OUT]
     return {str(name)[:MAX_TEXT]: str(reason)[:MAX_TEXT] for name, reason in pairs}

@@ -101,7 +101,10 @@ class SqliteStateStore:
         with self._transaction() as db:
             db.execute("REPLACE INTO states VALUES (?, ?, ?, ?)", row)
             self._sweep(db)
-            self._check_room(db)
+            # Raise StateError if the states are too large together: the transaction is undone.
+            total: int = db.execute("SELECT SUM(size) FROM states").fetchone()[0]
+            if total > self._max_bytes:
+                raise StateError(f"the store is full: it holds {self._max_bytes:,} bytes")
 
     def get(self, session_id: str) -> bytes | None:
         """Return the state; None if there is none, or it has expired."""
@@ -119,7 +122,7 @@ class SqliteStateStore:
         """Delete the states of all other sessions; return those of these that have one."""
         with self._transaction() as db:
             known = {row[0] for row in db.execute("SELECT session FROM states")}
-            gone = [(one,) for one in known.difference(session_ids)]
+            gone = [(session_id,) for session_id in known.difference(session_ids)]
             db.executemany("DELETE FROM states WHERE session = ?", gone)
         return known.intersection(session_ids)
 
@@ -154,12 +157,6 @@ class SqliteStateStore:
         if not self._drop_oldest:
             return old.rowcount
         return old.rowcount + db.execute(_KEEP_NEWEST, (self._max_bytes,)).rowcount
-
-    def _check_room(self, db: sqlite3.Connection) -> None:
-        """Raise StateError if the states are too large together: the transaction is undone."""
-        total: int = db.execute("SELECT SUM(size) FROM states").fetchone()[0]
-        if total > self._max_bytes:
-            raise StateError(f"the store is full: it holds {self._max_bytes:,} bytes")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -21,6 +21,7 @@ from atoll.guest.state.pickler import NEEDED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.guest.shared.messages import StateParams
     from atoll.sandbox.session import GuestSession
 
 CHUNK = 1 << 20
@@ -150,7 +151,7 @@ class Outflow(_Pipe):
 
 
 async def save(
-    session: GuestSession, giver: Giver, params: dict[str, Any], timeout_ms: float
+    session: GuestSession, giver: Giver, params: StateParams, timeout_ms: float
 ) -> tuple[bytes, dict[str, Any]]:
     """Return the guest's state and its description; StateError if it cannot be saved."""
     cap = params["max_bytes"]
@@ -176,7 +177,7 @@ async def restore(
     session: GuestSession,
     giver: Giver,
     payload: memoryview,
-    params: dict[str, Any],
+    params: StateParams,
     timeout_ms: float,
 ) -> None:
     """Restore a state in a guest that has run nothing yet; StateError if that fails."""

@@ -64,17 +64,17 @@ def display(media_type: str, data: bytes) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return rows as a table, the first MAX_ROWS of them."""
-    cells = "".join(f"<th>{escape(one)}</th>" for one in head)
+    cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = [
-        "<tr>" + "".join(f"<td>{escape(one)}</td>" for one in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
         for row in list(rows)[:MAX_ROWS]
     ]
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
 def items(rows: Iterable[str]) -> str:
-    """Return texts as a list; nothing if there is none."""
-    found = "".join(f"<li>{escape(one)}</li>" for one in rows)
+    """Return texts as a list; "" without any."""
+    found = "".join(f"<li>{escape(row)}</li>" for row in rows)
     return f"<ul>{found}</ul>" if found else ""
 
 

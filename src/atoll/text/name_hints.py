@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 def table(names: Mapping[str, str]) -> dict[str, str]:
     """Return a hint for each guessed name; the keys of `names` hold several, with spaces."""
-    return {one: hint for many, hint in names.items() for one in many.split()}
+    return {part: hint for many, hint in names.items() for part in many.split()}
 
 
 def closest(name: str, known: Iterable[str]) -> str:
     """Return `: did you mean 'x'?` for the closest public name, or an empty text."""
-    close = difflib.get_close_matches(name, [one for one in known if one[0] != "_"], 1)
+    close = difflib.get_close_matches(name, [item for item in known if item[0] != "_"], 1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 

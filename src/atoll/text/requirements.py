@@ -13,7 +13,7 @@ from typing import Any
 from atoll.errors import ConfigError
 
 MOST = 200
-MOST_CHARACTERS = 300
+MAX_CHARACTERS = 300
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _ENVIRONMENT = re.compile(r"@([a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?)\Z")
 _VERSION = r"\s*(?:===|==|~=|!=|<=|>=|<|>)\s*[A-Za-z0-9._*+!-]+\s*"
@@ -29,7 +29,7 @@ def normalise(given: Any) -> tuple[str, ...]:
     """Return requirements sorted and spelled in one way; ConfigError names a wrong one."""
     if isinstance(given, str) or not hasattr(given, "__iter__"):
         raise ConfigError(f'packages must be a list such as ["polars"], not {given!r:.100}')
-    found = {_normalise_one(one) for one in given}
+    found = {_normalise_one(item) for item in given}
     if len(found) > MOST:
         raise ConfigError(f"packages names {len(found)} packages: {MOST} is the most")
     return tuple(sorted(found))
@@ -71,10 +71,10 @@ def _normalise_one(given: object) -> str:
 def _spelled(given: str) -> str:
     if environment_name(given):
         return given
-    match = _REQUIREMENT.match(given) if len(given) <= MOST_CHARACTERS else None
+    match = _REQUIREMENT.match(given) if len(given) <= MAX_CHARACTERS else None
     if match is None:
         raise ConfigError(f"{given!r:.120} is not a package by name: {_why(given)}")
-    extras = sorted(canonical(one.strip()) for one in (match["extras"] or "").split(",") if one)
+    extras = sorted(canonical(part.strip()) for part in (match["extras"] or "").split(",") if part)
     versions = sorted(re.sub(r"[\s()]", "", match["versions"] or "").split(","))
     marker = " ".join((match["marker"] or "").split())
     return (

@@ -11,9 +11,53 @@ from __future__ import annotations
 import ast
 import re
 
-from atoll.text.typography import SIGN, SIGN_KINDS, plain_sign
+_SIGNS = {
+    **dict.fromkeys("×⋅·∙∗✕", "*"),
+    **dict.fromkeys("÷∕⁄", "/"),
+    **dict.fromkeys("−–—‐‑‒―", "-"),
+    "…": "...",
+    "≤": "<=",
+    "≥": ">=",
+    "≠": "!=",
+    "→": "->",
+    "∈": " in ",
+    "∉": " not in ",
+    "∞": "float('inf')",
+    "、": ",",
+    "½": " 0.5",
+    "¼": " 0.25",
+    "¾": " 0.75",
+    **dict.fromkeys("\u2028\u2029\x85", "\n"),
+}
+_SPACES = "\xa0\u1680\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_UNSEEN = "\xad\u2060\ufeff" + "".join(
+    map(chr, (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A)))
+)
+_POWERS, _INDICES = "⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"
+_WIDE = {chr(0xFF00 + code - 0x20): chr(code) for code in range(0x21, 0x7F)}
+_TABLE = {**_WIDE, **_SIGNS, **dict.fromkeys(_SPACES, " "), **dict.fromkeys(_UNSEEN, "")}
+_DIGITS = str.maketrans(_POWERS + _INDICES + "⁺⁻", "0123456789" * 2 + "+-")
 
-MOST_CHARACTERS = 1 << 20
+# 47°30 must not become 4730, nor a number in base two another number
+SIGN = rf"""(?P<degree> [°º](?!\w))
+    | (?P<power> [⁺⁻]?[{_POWERS}]++)
+    | (?P<index> (?<=[^\W\d])[{_INDICES}]++)
+    | (?P<sign> [{"".join(_TABLE)}])"""
+"""An expression (verbose) that matches one of them."""
+SIGN_KINDS = ("degree", "power", "index", "sign")
+"""The names of its groups."""
+
+
+def plain_sign(kind: str, sign: str) -> str:
+    """Return the Python for what the group `kind` of SIGN has matched."""
+    if kind == "sign":
+        return _TABLE[sign]
+    if kind == "degree":
+        return ""
+    return ("**" if kind == "power" else "") + sign.translate(_DIGITS)
+
+
+MAX_CHARACTERS = 1 << 20
 """Longer code is not changed: a syntax tree takes a hundred times the memory of its text."""
 
 _DOUBLE, _SINGLE = "“”„‟＂", "‘’‚‛＇"
@@ -21,7 +65,7 @@ _DOUBLE, _SINGLE = "“”„‟＂", "‘’‚‛＇"
 
 def sanitize_code_unicode(code: str) -> str:
     """Return the code with typographic characters replaced, if it parses only without them."""
-    if code.isascii() or len(code) > MOST_CHARACTERS or _parses(code) is not False:
+    if code.isascii() or len(code) > MAX_CHARACTERS or _parses(code) is not False:
         return code
     for tokens in (_PAIRED, _MIXED):
         plain = tokens.sub(_plain, code)

@@ -17,7 +17,7 @@ Summarise = Callable[[str], Awaitable[str]]
 """A worker model: a prompt in, its answer out."""
 
 HEAD_LINES, TAIL_LINES = 15, 5
-MOST_LINES, MOST_TOKENS = 10, 512
+MAX_LINES, MAX_TOKENS = 10, 512
 TAIL_CHARACTERS = 6000
 """Characters of the end of a text that a worker model gets."""
 NARROWEST = 20
@@ -115,11 +115,11 @@ class RollingSummary:
 
 def bounded(notes: str) -> str:
     """Return at most 10 lines and 512 tokens of the notes, without lone surrogates."""
-    clean = _sendable(notes[: 16 * MOST_TOKENS])
-    lines = [line.rstrip() for line in clean.split("\n") if line.strip()][:MOST_LINES]
+    clean = _sendable(notes[: 16 * MAX_TOKENS])
+    lines = [line.rstrip() for line in clean.split("\n") if line.strip()][:MAX_LINES]
     text = "\n".join(lines)
-    while (tokens := estimate(text)) > MOST_TOKENS:
-        text = text[: min(len(text) * MOST_TOKENS // tokens, len(text) - 1)]
+    while (tokens := estimate(text)) > MAX_TOKENS:
+        text = text[: min(len(text) * MAX_TOKENS // tokens, len(text) - 1)]
     return text
 
 
@@ -131,7 +131,7 @@ def _prompt(notes: str, tail: str) -> str:
         what = "your notes so far, and the end of the newest output"
         task = "Write the notes anew, with what the newest output shows in them."
         parts = f"--- notes {mark}\n{notes}\n--- end of notes {mark}\n{parts}"
-    return _PROMPT.format(mark=mark, what=what, task=task, lines=MOST_LINES, parts=parts)
+    return _PROMPT.format(mark=mark, what=what, task=task, lines=MAX_LINES, parts=parts)
 
 
 def _sendable(text: str) -> str:

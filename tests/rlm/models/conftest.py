@@ -8,9 +8,8 @@ import pytest
 from model_standin import KEY, Make, StandIn
 from real_server import serve
 
-from atoll.agent.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.client import Address, HttpModel, Limits
 from atoll.agent.rlm.models.dialects import Anthropic, OpenAI
-from atoll.agent.rlm.models.endpoint import Address, Limits
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,8 @@ import json
 import pytest
 from model_standin import Make, StandIn, answer, chat, event, head, piece, say
 
-from atoll.agent.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.client import Address, HttpModel, Limits
 from atoll.agent.rlm.models.dialects import OpenAI
-from atoll.agent.rlm.models.endpoint import Address, Limits
 from atoll.agent.rlm.models.types import Message
 from atoll.errors import ConfigError, ModelRefusedError, ModelReplyError, ModelTimeoutError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import QWEN
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import QWEN
 
 FAKE = Path(__file__).parents[2] / "cli" / "fake_xllamacpp.py"
 
@@ -21,10 +21,10 @@ def test_a_run_may_ask_the_local_model(monkeypatch, tmp_path):
         atoll.RLM("local")
     (tmp_path / "llm").mkdir()
     (tmp_path / "llm" / QWEN.file).touch()
-    monkeypatch.setattr(server, "is_installed", lambda: False)
+    monkeypatch.setattr(local, "is_installed", lambda: False)
     with pytest.raises(atoll.ConfigError, match="needs xllamacpp"):
         atoll.RLM("local")
-    monkeypatch.setattr(server, "is_installed", lambda: True)
+    monkeypatch.setattr(local, "is_installed", lambda: True)
     shutil.copy(FAKE, tmp_path / "xllamacpp.py")
     (tmp_path / "replies.json").write_text(json.dumps(["Ada did."]))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -9,9 +9,8 @@ import traceback
 import pytest
 from model_standin import KEY, Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
-from atoll.agent.rlm.models.client import HttpModel
+from atoll.agent.rlm.models.client import Address, HttpModel
 from atoll.agent.rlm.models.dialects import Anthropic, OpenAI
-from atoll.agent.rlm.models.endpoint import Address
 from atoll.agent.rlm.models.recorded import Recorder
 from atoll.agent.rlm.models.types import Message
 from atoll.errors import ConfigError, ModelError, ModelRefusedError

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import QWEN, DownloadError, Store
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import QWEN, DownloadError, Store
 from atoll.errors import ModelUnavailableError
 
 DATA = [b"aaaa", b"bbbb", b"cc"]
@@ -28,9 +28,9 @@ SMALL = dataclasses.replace(
     sha256=hashlib.sha256(b"".join(DATA)).hexdigest(),
 )
 FAKE_SERVER = (
-    "import types; from atoll.agent.rlm.models.local import server;"
-    "server.start = lambda *_: types.SimpleNamespace(listening_address='http://there');"
-    "server.serve(None, 0, 1, 2048)"
+    "import types; from atoll.agent.rlm.models import local;"
+    "local.start = lambda *_: types.SimpleNamespace(listening_address='http://there');"
+    "local.serve(None, 0, 1, 2048)"
 )
 
 
@@ -138,7 +138,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path, monkeypatch):
     waited = []
     with (
         pytest.raises(ModelUnavailableError, match=r"exit code 1.*no such instruction"),
-        server.running(tmp_path / "weights", on_wait=lambda: waited.append(1)),
+        local.running(tmp_path / "weights", on_wait=lambda: waited.append(1)),
     ):
         pass
     assert waited

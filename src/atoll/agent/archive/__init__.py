@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atoll.agent.archive.archive import Archive as Archive
     from atoll.agent.archive.archive import open_archive as open_archive
-    from atoll.agent.archive.limits import ArchiveLimits as ArchiveLimits
+    from atoll.agent.archive.types import ArchiveLimits as ArchiveLimits
     from atoll.agent.archive.types import Hit as Hit
     from atoll.agent.archive.types import Hits as Hits
     from atoll.agent.archive.types import Member as Member
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # Loaded on first use: the reading process, started for each archive, needs none of the host's part.
 _HOMES = {
     "Archive": "archive",
-    "ArchiveLimits": "limits",
+    "ArchiveLimits": "types",
     "Hit": "types",
     "Hits": "types",
     "Member": "types",

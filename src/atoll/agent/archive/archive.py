@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from atoll.agent.archive.decoding import decode
-from atoll.agent.archive.limits import ArchiveLimits
 from atoll.agent.archive.process import Process
 from atoll.agent.archive.source import as_descriptor
-from atoll.agent.archive.types import Hit, Hits, Member, Skipped
+from atoll.agent.archive.types import ArchiveLimits, Hit, Hits, Member, Skipped, decode
 from atoll.concurrency import forks
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
 
-MOST_HITS = 10_000
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.agent.archive.confined import Reply
+
+MAX_HITS = 10_000
 
 
 def open_archive(
@@ -52,7 +55,7 @@ class Archive:
             raise
         self.kind = str(listed["kind"])
         """zip, tar, tar.gz and so on, 7z, pdf; gz and so on for a single packed file."""
-        self.members = tuple(_member(*one) for one in listed["members"])
+        self.members = tuple(_member(*member) for member in listed["members"])
         self.skipped = _skipped(listed["skipped"])
         """Links, devices, encrypted entries, unsafe and duplicate names."""
 
@@ -74,11 +77,11 @@ class Archive:
     ) -> Hits:
         """Return the lines of text members that match the query."""
         check_positive("most", most)
-        if most > MOST_HITS:
-            raise ConfigError(f"most must be at most {MOST_HITS}, not {most}")
+        if most > MAX_HITS:
+            raise ConfigError(f"most must be at most {MAX_HITS}, not {most}")
         options = {"regex": regex, "ignore_case": ignore_case}
         found = self._ask("search", query=query, most=most, **options)[0]
-        hits = [_hit(*one) for one in found["hits"]]
+        hits = [_hit(*hit) for hit in found["hits"]]
         return Hits(hits, truncated=found["truncated"], unread=_skipped(found["unread"]))
 
     def open(self, name: str) -> Archive:
@@ -101,13 +104,13 @@ class Archive:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def _ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
+    def _ask(self, operation: str, **request: object) -> Reply:
         with self._opening:
             if not self._process.running:  # a member crashed it: read the others
                 self._open()
             return self._process.ask(operation, **request)
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self) -> Mapping[str, Any]:
         fds = () if self._fd is None else (self._fd,)
         facts = {"fd": self._fd, "name": self.name, "limits": asdict(self._limits)}
         self._process.start(fds, **facts)

@@ -14,13 +14,15 @@ import os
 import resource
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from atoll.errors import ArchiveError, ArchiveLimitError, ConfigError
 
 FRAME = struct.Struct(">II")
-Handler = Callable[..., tuple[dict[str, Any], bytes]]
+Reply = tuple[Mapping[str, Any], bytes]
+"""What a request is answered with: a header of plain data, and bytes."""
+Handler = Callable[..., Reply]
 
 
 def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
@@ -41,7 +43,7 @@ def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
             known = handlers
 
 
-def _prepare(load: Callable[..., None], facts: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _prepare(load: Callable[..., None], facts: Mapping[str, Any]) -> Reply:
     load(**facts)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     confined = _raise_walls()
@@ -58,7 +60,7 @@ def _raise_walls() -> bool:
     return seclude()
 
 
-def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> Reply:
     operation = request.pop("operation")
     try:
         return handlers[operation](**request)

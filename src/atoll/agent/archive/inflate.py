@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from atoll.agent.archive.limits import ArchiveLimits, Clock
+    from atoll.agent.archive.types import ArchiveLimits, Clock
 
 PIECE = 1 << 16
 

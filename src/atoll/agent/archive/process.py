@@ -21,6 +21,9 @@ from atoll.errors import ArchiveError, ArchiveLimitError, ConfigError
 from atoll.policy import MIB
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.agent.archive.confined import Reply
     from atoll.concurrency.piped_child import Left
 
 _BOOT = (
@@ -28,8 +31,8 @@ _BOOT = (
     "import_module(sys.argv[1]).main()"
 )
 _KEPT = ("LD_LIBRARY_PATH",)
-_MOST_HEADER = 64 * MIB
-_MOST_REQUEST = 60_000
+_MAX_HEADER = 64 * MIB
+_MAX_REQUEST = 60_000
 """Bytes of a request without its payload."""
 _START_SECONDS = 30.0
 """Least seconds for a process to start on a busy machine; it has not read the input yet."""
@@ -84,9 +87,7 @@ class Process:
                 self._end()
             raise
 
-    def ask(
-        self, operation: str, payload: bytes = b"", /, **request: object
-    ) -> tuple[dict[str, Any], bytes]:
+    def ask(self, operation: str, payload: bytes = b"", /, **request: object) -> Reply:
         """Return the answer; ArchiveError if the input is damaged, or crashed the process."""
         seconds = max(self._seconds, _START_SECONDS) if operation == "prepare" else self._seconds
         until = time.monotonic() + seconds + _GRACE_SECONDS
@@ -124,9 +125,9 @@ class Process:
         with self._lock:
             self._end()
 
-    def _receive(self, child: PipedChild, left: Left) -> tuple[dict[str, Any], bytes]:
+    def _receive(self, child: PipedChild, left: Left) -> Reply:
         size, rest = FRAME.unpack(child.receive(FRAME.size, left))
-        if size > _MOST_HEADER or rest > self._most:
+        if size > _MAX_HEADER or rest > self._most:
             raise ArchiveError(f"an answer of {size + rest} bytes is over the limit")
         header = _parsed(child.receive(size, left))
         return header, child.receive(rest, left)
@@ -154,10 +155,10 @@ def _search_path() -> list[str]:
     return [os.path.abspath(place) for place in sys.path if place]
 
 
-def _framed(request: dict[str, Any], payload: bytes) -> bytes:
+def _framed(request: Mapping[str, object], payload: bytes) -> bytes:
     text = json.dumps(request).encode()
-    if len(text) > _MOST_REQUEST:
-        raise ConfigError(f"the name or query is too long: {len(text)} of {_MOST_REQUEST} bytes")
+    if len(text) > _MAX_REQUEST:
+        raise ConfigError(f"the name or query is too long: {len(text)} of {_MAX_REQUEST} bytes")
     return FRAME.pack(len(text), len(payload)) + text + payload
 
 
@@ -171,7 +172,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
     return header
 
 
-def _raise(header: dict[str, Any], memory: int) -> None:
+def _raise(header: Mapping[str, Any], memory: int) -> None:
     fault = header.get("fault")
     if fault == "limit":
         facts = {name: header.get(name) for name in ("value", "most", "what")}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-    from atoll.agent.archive.limits import ArchiveLimits
+    from atoll.agent.archive.types import ArchiveLimits
 
 _PIECE = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.environment.types import Final
+from atoll.agent.environment.turns import Final
 from atoll.guest.shared.values import Opaque
 from atoll.search import evidence
 from atoll.text.toon import to_text
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from atoll.agent.environment.options import EnvironmentConfig
     from atoll.agent.environment.tools.invocations import InvocationLog
-    from atoll.search.coverage import Ledger
+    from atoll.search.coverage import CoverageLog
     from atoll.search.index import ContextIndex
 
 WAYS = ("FINAL", "FINAL_VAR", "SUBMIT", "answer", "text")
@@ -23,9 +23,13 @@ NAMED_QUOTES = 3
 """Quotes that are not in the context, as far as a model is told of them."""
 FUNCTION_TYPES = ("function", "builtin_function_or_method", "method", "type", "module")
 TYPE_NAMES: Mapping[type, str] = {
-    str: "a text", int: "a whole number", float: "a number", bool: "True or False",
-    list: "a list", dict: "a dict",
-}  # fmt: skip
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    list: "a list",
+    dict: "a dict",
+}
 
 
 class Answers:
@@ -35,12 +39,10 @@ class Answers:
         self,
         config: EnvironmentConfig,
         log: InvocationLog,
-        ledger: Ledger,
+        ledger: CoverageLog,
         index: ContextIndex | None,
-        fields: Mapping[str, type] | None,
     ) -> None:
-        self._config, self._log, self._ledger = config, log, ledger
-        self._index, self._fields = index, fields
+        self._config, self._log, self._ledger, self._index = config, log, ledger, index
         self._one_at_a_time = asyncio.Lock()  # a guest may send thousands: others need threads too
         self._told_of_quotes = False
         self.final: Final | None = None
@@ -53,7 +55,12 @@ class Answers:
         """Accept an answer; ValueError with what the model has to do first."""
         if how not in WAYS:
             raise ValueError("an answer is given by FINAL(answer), FINAL_VAR(name) or SUBMIT(...)")
-        self._check_explored()
+        wanted, done = self._config.min_exploration_calls, self._log.explored
+        if self._config.require_exploration_before_final and done < wanted:
+            raise ValueError(
+                f"look before you answer: {wanted} call(s) of peek, grep or their like are asked "
+                f"for, and there were {done}. Call grep(pattern) or peek(n), then FINAL again"
+            )
         if is_empty(value):
             raise ValueError(
                 f"{how} was given {value!r:.20}, which is no answer: give one in words, and if the "
@@ -61,17 +68,13 @@ class Answers:
             )
         if isinstance(value, Opaque) and value.type_name in FUNCTION_TYPES:
             raise ValueError(f"{how} was given a {value.type_name}: give what it returns")
-        if self._fields is not None:
-            _check_fields(value, self._fields, how)
+        if self._config.submit_fields is not None:
+            _check_fields(value, self._config.submit_fields, how)
         async with self._one_at_a_time:
-            text = await asyncio.to_thread(self._told, value)
-            found = await asyncio.to_thread(self._evidence, quotes)
-            self._check_quotes(found)
-        coverage = self._ledger.coverage()
-        self.final = Final(how=how, value=value, text=text, evidence=found, coverage=coverage)
+            self.final = await asyncio.to_thread(self._checked, how, value, quotes)
 
     async def offer(self, how: str, value: Any, quotes: Any = ()) -> str | None:
-        """Take an answer; return what is wrong with it, if it is not taken."""
+        """Take an answer; return the reason if it is not taken."""
         if is_empty(value):
             return "the answer was not taken: it is empty"
         try:
@@ -81,7 +84,7 @@ class Answers:
         return None
 
     async def take_variable(self, answer: Any) -> str | None:
-        """Take the dict `answer`, if it is ready; return what is wrong with it, if something is."""
+        """Take the dict `answer` if it is ready; return the reason if it is not taken."""
         if not isinstance(answer, dict) or answer.get("ready") is not True:
             return None
         content, quotes = answer.get("content"), answer.get("quotes") or []
@@ -89,37 +92,28 @@ class Answers:
             return 'answer["ready"] is True, but answer["content"] is empty'
         return await self.offer("answer", content, quotes)
 
-    def _check_quotes(self, found: tuple[evidence.Evidence, ...]) -> None:
-        """Refuse quotes that are not in the context, once: the next time they are marked."""
-        wrong = [one.quote for one in found if not one.found]
-        if not wrong or self._told_of_quotes:
-            return
-        self._told_of_quotes = True
-        shown = "; ".join(repr(quote[:100]) for quote in wrong[:NAMED_QUOTES])
-        raise ValueError(
-            f"{len(wrong)} of {len(found)} quotes are not in the context: {shown}. Quote word for "
-            "word, or check the answer; given again, they are marked as not found"
-        )
+    def _checked(self, how: str, value: Any, quotes: Any) -> Final:
+        """Return the answer, with its quotes looked up in the context.
 
-    def _check_explored(self) -> None:
-        wanted, done = self._config.min_exploration_calls, self._log.explored
-        if self._config.require_exploration_before_final and done < wanted:
+        Refuse quotes that are not in the context, once: the next time they are marked.
+        """
+        toon = self._config.use_toon_encoding
+        text = value if isinstance(value, str) else to_text(value, toon=toon)
+        checked: tuple[evidence.Evidence, ...] = ()
+        if quotes:
+            if self._index is None:
+                raise ValueError("there is no context that quotes could be from: leave them out")
+            checked = evidence.check(self._index, quotes)
+        wrong = [given.quote for given in checked if not given.found]
+        if wrong and not self._told_of_quotes:
+            self._told_of_quotes = True
+            shown = "; ".join(repr(quote[:100]) for quote in wrong[:NAMED_QUOTES])
             raise ValueError(
-                f"look before you answer: {wanted} call(s) of peek, grep or their like are asked "
-                f"for, and there were {done}. Call grep(pattern) or peek(n), then FINAL again"
+                f"{len(wrong)} of {len(checked)} quotes are not in the context: {shown}. Quote "
+                "word for word, or check the answer; given again, they are marked as not found"
             )
-
-    def _evidence(self, quotes: Any) -> tuple[evidence.Evidence, ...]:
-        if not quotes:
-            return ()
-        if self._index is None:
-            raise ValueError("there is no context that quotes could be from: leave them out")
-        return evidence.check(self._index, quotes)
-
-    def _told(self, value: Any) -> str:
-        return (
-            value if isinstance(value, str) else to_text(value, toon=self._config.use_toon_encoding)
-        )
+        coverage = self._ledger.coverage()
+        return Final(how=how, value=value, text=text, evidence=checked, coverage=coverage)
 
 
 def is_empty(value: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from atoll.agent.environment import core
 from atoll.concurrency.portal import Portal
-from atoll.files.sync import blocking
+from atoll.files.base import blocking
 from atoll.sandbox.blocking import SyncSandbox
 from atoll.sandbox.context import warn_of_path
 from atoll.text.name_hints import EnvironmentHints
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from atoll.agent.environment.exploration import Exploration
     from atoll.agent.environment.options import EnvironmentOptions
-    from atoll.agent.environment.research.tree_state import ResearchContext
+    from atoll.agent.environment.research.graph import ResearchContext
     from atoll.agent.environment.tools.invocations import InvocationLog
-    from atoll.agent.environment.types import Final
-    from atoll.agent.memory.planner import Advice
+    from atoll.agent.environment.turns import Final
+    from atoll.agent.memory.learner import Advice
     from atoll.config import SandboxConfig
     from atoll.sandbox.tools import Tool
     from atoll.search.coverage import Coverage

@@ -19,14 +19,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.agent.environment.chains.turn import Cells, note_of
-from atoll.agent.environment.episodes import Episodes
-from atoll.agent.environment.exploration import context_tokens
-from atoll.agent.environment.observe import is_cut, render
+from atoll.agent.environment.exploration import Episodes, context_tokens, explored
 from atoll.agent.environment.options import configured, index_of
-from atoll.agent.environment.research import state as research_state
-from atoll.agent.environment.tools.builtin_tools import BuiltinTools, query_tools, worker_tool
+from atoll.agent.environment.research import tools as research_state
+from atoll.agent.environment.tools.builtin_tools import BuiltinTools, model_tools
 from atoll.agent.environment.tools.registry import CALLING
-from atoll.agent.environment.types import Turn
+from atoll.agent.environment.turns import Turn, is_cut, render
+from atoll.agent.memory.learner import Advice
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError, SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
@@ -39,17 +38,14 @@ from atoll.text.spill import Spill
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
+    from atoll.agent.environment.chains.turn import ChainReport
     from atoll.agent.environment.exploration import Exploration
     from atoll.agent.environment.options import EnvironmentOptions, Worker
-    from atoll.agent.environment.research.tree_state import ResearchContext
-    from atoll.agent.environment.tools.invocations import InvocationLog
-    from atoll.agent.environment.types import Final
-    from atoll.agent.memory.planner import Advice
+    from atoll.agent.environment.turns import Final
     from atoll.config import Handler
     from atoll.sandbox.base import BaseSandbox
     from atoll.sandbox.tools import Tool
-    from atoll.search.coverage import Coverage, Ledger
-    from atoll.search.index import ContextIndex
+    from atoll.search.coverage import Coverage
     from atoll.types import SandboxResult
 
 
@@ -58,13 +54,13 @@ ANSWER_SECONDS = 10.0
 DEFAULT_OUTPUT_LENGTH = SandboxConfig(backend="auto").max_output_length
 MATCH_SECONDS = 3.0
 """CPU time in which a turn looks for what a model was shown of the context; then it notes less."""
-MOST_PROMPTS = 2_000
+MAX_PROMPTS = 2_000
 """Prompts of one turn that are looked through; of more, the latest."""
 SPILLED = 8 << 20
 """Characters of a cell's output that are kept, unless max_output_length is set."""
 NO_NAME = re.compile(r"NameError: name '(\w{1,60})' is not defined")
 CUT_NOTICE = re.compile(r"\[\.\.\. output cut: ([\d,]+) of [\d,]+ bytes left out \.\.\.\]")
-MOST_PROMPT = 1_000_000
+MAX_PROMPT = 1_000_000
 """Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
 
 
@@ -79,7 +75,8 @@ class REPLEnvironment(EnvironmentHints):
         state, saved = research_state.split_state(self._config.state)
         self._config = dataclasses.replace(self._config, state=state)
         self.session_id = self._config.session_id or uuid.uuid4().hex
-        self._index = index_of(self._config.context)
+        self.index = index_of(self._config.context)
+        """The index over the context's text, if there is a context."""
         self._redactor = Redactor(secrets_of(os.environ))
         self._spill = Spill(
             self._config.spill_dir,
@@ -88,14 +85,34 @@ class REPLEnvironment(EnvironmentHints):
             preview=self._config.max_output_preview,
             summarise=_awaited(self._config.worker),
         )
-        self._tools = self._make_tools()
-        self._episodes = self._make_episodes()
+        self._make_tools()
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
-        self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
+        self._prompts: deque[str] = deque(maxlen=MAX_PROMPTS)
         self._telling, self._closed = asyncio.Lock(), False
         if saved is not None:
-            self._turns = research_state.load(saved, self.research, self.ledger, self._index)
+            self._turns = research_state.load(saved, self.research, self.ledger, self.index)
+
+    def _make_tools(self) -> None:
+        """Make what the turns of a session fill: tools, log, ledger, research, answers."""
+        config = self._config
+        self._tools = tools = BuiltinTools(config, self.index, self._spill.files, self._clean)
+        self._cells = Cells(tools.registry, config)
+        self.ledger = tools.ledger
+        """The ranges of the context that were searched, and those that a model was shown."""
+        self.invocations = tools.registry.log
+        """The log of tool calls; its counts() are by name."""
+        self.research = tools.research.context
+        """What was looked at, as a graph of calls and notes, up to the last turn."""
+        llm, worker = config.on_llm_query, _awaited(config.worker) or config.on_llm_query
+        handlers = map(self._redacted, (llm, config.on_rlm_query, worker))
+        *queries, llm_call = model_tools(*handlers)
+        tools.registry.add(queries)
+        tools.registry.add([llm_call], hidden=llm is not None or worker is None)
+        self._episodes: Episodes | None = None
+        if config.memory is not None and config.record_exploration:
+            tokens = partial(context_tokens, self.index)
+            self._episodes = Episodes(config.memory, self.invocations, self._clean, tokens)
 
     @property
     def box(self) -> BaseSandbox:
@@ -103,11 +120,6 @@ class REPLEnvironment(EnvironmentHints):
         if self._box is None:
             raise SandboxClosedError("the environment is not open: start() it, or use `with`")
         return self._box
-
-    @property
-    def index(self) -> ContextIndex | None:
-        """The index over the context's text, if there is a context."""
-        return self._index
 
     @property
     def submit_fields(self) -> Mapping[str, type] | None:
@@ -120,29 +132,14 @@ class REPLEnvironment(EnvironmentHints):
         return self._tools.answers.final
 
     @property
-    def ledger(self) -> Ledger:
-        """The ranges of the context that were searched, and those that a model was shown."""
-        return self._tools.ledger
-
-    @property
     def coverage(self) -> Coverage:
         """Which of the context was scanned so far, and which was shown to a model."""
-        return self._tools.ledger.coverage()
+        return self.ledger.coverage()
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """All functions that guest code may call on the host: the environment's, the caller's."""
         return tuple(self._tools.registry)
-
-    @property
-    def invocations(self) -> InvocationLog:
-        """The log of tool calls; its counts() are by name."""
-        return self._tools.registry.log
-
-    @property
-    def research(self) -> ResearchContext:
-        """What was looked at, as a graph of calls and notes, up to the last turn."""
-        return self._tools.research.context
 
     def tool_list(self, without: Collection[str] = ()) -> str:
         """Return the functions for a prompt, one a line, but for some by name."""
@@ -153,25 +150,23 @@ class REPLEnvironment(EnvironmentHints):
         if self._closed:
             raise SandboxClosedError("the environment has been closed: make another")
         if self._box is None:
-            await self._begin(self._config.task)
-            length = 0 if self._index is None else self._index.length
-            handlers = self._tools.registry.handlers()
+            if self._episodes is not None:
+                await asyncio.to_thread(self._episodes.begin, self._config.task)
+            length = 0 if self.index is None else self.index.length
+            handlers, kept = self._tools.registry.handlers(), self._config.max_output_length
+            if kept == DEFAULT_OUTPUT_LENGTH:
+                kept = SPILLED  # a long output goes to a file, so more is kept than the default
             self._box = await open_sandbox(
                 dataclasses.replace(
                     self._config,
                     explored_length=length,
-                    max_output_length=self._output_length(),
+                    max_output_length=kept,
                     on_llm_query=handlers.pop("llm_query", None),
                     on_rlm_query=handlers.pop("rlm_query", None),
                     tools=handlers,
                 )
             )
         return self
-
-    def _output_length(self) -> int:
-        """Return how much output is kept: a long one goes to a file, so more than the default."""
-        given = self._config.max_output_length
-        return SPILLED if given == DEFAULT_OUTPUT_LENGTH else given
 
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, structured: bool | None = None
@@ -184,31 +179,29 @@ class REPLEnvironment(EnvironmentHints):
             raise ConfigError(f"the tool {calling} cannot run a cell: it is called by one")
         async with self._turn:
             self._turns += 1
-            self._tools.registry.log.parent = f"turn {self._turns}"
-            before = self.final
+            number, before, chain = self._turns, self.final, None
             plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
-            result, chain = await self._cells().run(
-                self.box,
-                plain,
-                timeout_ms,
-                structured=self._config.structured if structured is None else structured,
-            )
-            trouble = await self._read_answer(result, plain) or note_of(chain)
-            trouble = trouble or self._meant(result)
+            if self._config.structured if structured is None else structured:
+                result, chain = await self._cells.run(self.box, plain, timeout_ms, number)
+            else:
+                result = await self._cells.execute(self.box, plain, timeout_ms, number, None)
+            note = await self._note_of(result, plain, chain)
             final = None if self.final is before else self.final
-            whole = await self._whole_value(result)
-            text, is_whole = await asyncio.to_thread(self._finish, result, trouble, final, whole)
-            observed = await self._spill.observe(self._turns, text, lost=_lost(result))
-            if not is_whole:
-                await asyncio.to_thread(self._note, observed.text, final)
+            whole = await self._whole_value(result) if is_cut(result) else None
+            text = await asyncio.to_thread(self._observe, result, note, final, whole)
+            spilled = None
+            if len(text) > self._config.output_cap:
+                observed = await self._spill.observe(number, text, lost=_lost(result))
+                text, spilled = observed.text, observed.path
+                await asyncio.to_thread(self._note, text, final)
             return Turn(
-                number=self._turns,
-                observation=observed.text,
+                number=number,
+                observation=text,
                 result=result,
                 code=plain,
                 final=final,
-                spilled=observed.path,
-                calls=self.invocations.of(self.invocations.parent),
+                spilled=spilled,
+                calls=self.invocations.of(f"turn {number}"),
                 chain=chain,
             )
 
@@ -220,30 +213,24 @@ class REPLEnvironment(EnvironmentHints):
         await self._record()
         self._tools.answers.forget()
         self.invocations.begin_question()
-        await self._begin(task)
+        if self._episodes is not None:
+            await asyncio.to_thread(self._episodes.begin, task)
 
     @property
     def exploration(self) -> Exploration:
         """How the question was explored so far: strategy, calls, token efficiency."""
-        return self._episodes.exploration(self.final)
+        return explored(self.invocations, self.final)
 
     @property
     def advice(self) -> Advice:
         """What the memory says of tasks like this one; `advice.prompt()` is text for a model."""
-        return self._episodes.advice
+        return Advice() if self._episodes is None else self._episodes.advice
 
     async def reward(self, quality: float) -> bool:
         """Tell the memory how good the answer was, from 0 to 1; return whether it was stored."""
+        if self._episodes is None:
+            raise ConfigError("this environment has no memory: give it memory=FILE")
         return await asyncio.to_thread(self._episodes.reward, quality)
-
-    def _cells(self) -> Cells:
-        return Cells(
-            self._tools.registry,
-            parallel=self._config.parallel_tools,
-            mode=self._config.tool_chain_mode or "seq",
-            mutations=bool(self._config.parallel_mutations),
-            guard=self._config.guard,
-        )
 
     async def reset(self) -> None:
         """Begin again: a new sandbox, no variables, no answer, nothing seen or spilled, no log."""
@@ -254,13 +241,13 @@ class REPLEnvironment(EnvironmentHints):
                 await box.destroy()
             await asyncio.to_thread(self._tools.close)
             self._config = dataclasses.replace(self._config, state=None)
-            self._tools, self._turns = self._make_tools(), 0
+            self._make_tools()
+            self._turns = 0
             self._prompts.clear()
             await asyncio.to_thread(self._spill.clear)
-            self._episodes = self._make_episodes()
             await self.start()
 
-    async def get_state(self) -> dict[str, Any]:
+    async def get_state(self) -> dict[str, object]:
         """Return turns, variables, calls, what was seen, the answer, and spilled files.
 
         From 3 nodes on, `research` is the tree of what was looked at.
@@ -270,7 +257,7 @@ class REPLEnvironment(EnvironmentHints):
         return {
             "session_id": self.session_id,
             "turns": self._turns,
-            "variables": {one.name: one.type for one in variables},
+            "variables": {variable.name: variable.type for variable in variables},
             "calls": self.invocations.counts(),
             "coverage": self.coverage.to_dict(),
             "final": None if self.final is None else self.final.text,
@@ -284,7 +271,11 @@ class REPLEnvironment(EnvironmentHints):
         A key of globals() that is not an identifier is left out: it could be a text for the model.
         """
         with contextlib.suppress(SandboxError):
-            return [one.name for one in await self.box.variables() if one.name.isidentifier()]
+            return [
+                variable.name
+                for variable in await self.box.variables()
+                if variable.name.isidentifier()
+            ]
         return []
 
     async def save(self) -> bytes:
@@ -293,11 +284,11 @@ class REPLEnvironment(EnvironmentHints):
         StateError if the sandbox cannot be saved.
         """
         async with self._turn:
-            state, parts = await self.box.save(), (self.research, self.ledger, self._index)
+            state, parts = await self.box.save(), (self.research, self.ledger, self.index)
             return await asyncio.to_thread(research_state.seal, state, *parts, self._turns)
 
     async def take_answer(self, text: str, how: str = "answer") -> str | None:
-        """Take an answer given in prose; return what is wrong with it, if it is not taken."""
+        """Take an answer given in prose; return the reason if it is not taken."""
         return await self._tools.answers.offer(how, text)
 
     async def close(self) -> None:
@@ -323,32 +314,24 @@ class REPLEnvironment(EnvironmentHints):
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
-    def _make_tools(self) -> BuiltinTools:
-        spilled = self._spill.files
-        tools = BuiltinTools(self._config, self._index, spilled, self._clean)
-        llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
-        tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
-        worker = _awaited(self._config.worker) or llm
-        hidden = llm is not None or worker is None
-        tools.registry.add(worker_tool(self._overheard(worker)), hidden=hidden)
-        return tools
-
-    def _make_episodes(self) -> Episodes:
-        memory = self._config.memory if self._config.record_exploration else None
-        return Episodes(memory, self.invocations, self._clean, partial(context_tokens, self._index))
-
-    async def _begin(self, task: str | None) -> None:
-        if self._episodes.learns:
-            await asyncio.to_thread(self._episodes.begin, task)
-
     async def _record(self) -> None:
-        if self._episodes.learns:
+        if self._episodes is not None:
             await asyncio.to_thread(self._episodes.record, self.final)
 
-    async def _read_answer(self, result: SandboxResult, code: str) -> str | None:
-        """Look whether the dict `answer` is ready, if the code speaks of it."""
-        if not result.success or "answer" not in code:
-            return None
+    async def _note_of(
+        self, result: SandboxResult, code: str, chain: ChainReport | None
+    ) -> str | None:
+        """Return notes for the model beside the output: on its answer, its chain, or a name."""
+        if result.success:
+            return await self._take_answer_variable() if "answer" in code else None
+        if chain is not None and (stopped := note_of(chain)):
+            return stopped
+        missing = NO_NAME.search(result.error or "")
+        meant = self._tools.registry.nearest(missing[1]) if missing else None
+        return None if meant is None else f"(did you mean {meant}?)"
+
+    async def _take_answer_variable(self) -> str | None:
+        """Take the dict `answer` if it is ready; return the reason if it is not taken."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 answer = await self.box.get_variable("answer", plain=True)
@@ -358,15 +341,9 @@ class REPLEnvironment(EnvironmentHints):
             return None
         return await self._tools.answers.take_variable(answer)
 
-    def _meant(self, result: SandboxResult) -> str | None:
-        """Return which function was meant, if the cell named one that does not exist."""
-        missing = NO_NAME.search(result.error or "")
-        meant = self._tools.registry.nearest(missing[1]) if missing else None
-        return None if meant is None else f"(did you mean {meant}?)"
-
     async def _whole_value(self, result: SandboxResult) -> Any:
-        """Return the last value if the result has only its beginning; None if it cannot be read."""
-        if not is_cut(result) or result.state_lost:
+        """Return the last value, of which the result has the beginning; None if unreadable."""
+        if result.state_lost:
             return None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -375,41 +352,35 @@ class REPLEnvironment(EnvironmentHints):
             return None
         return None if isinstance(value, Opaque) else value
 
-    def _finish(
-        self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
-    ) -> tuple[str, bool]:
-        """Return the text for the model, and whether it is complete: then it counts as shown.
+    def _observe(
+        self, result: SandboxResult, note: str | None, final: Final | None, whole: Any
+    ) -> str:
+        """Return the whole text for the model, before it is cut; uncut, it counts as shown.
 
         It is one job for a thread: most cells print little, and need no summary.
         """
-        text = self._render(result, trouble, final, whole)
-        is_whole = len(text) <= self._config.output_cap
-        if is_whole:
+        toon = self._config.use_toon_encoding
+        told = render(result, toon=toon, answered=final is not None, note=note, whole=whole)
+        text = self._clean("\n".join([told, *self._tools.cut.since(told)]))
+        if len(text) <= self._config.output_cap:
             self._note(text, final)
-        return text, is_whole
+        return text
 
     def _note(self, observation: str, final: Final | None) -> None:
-        """Note what a model was shown, what was looked at, and how an answer was found."""
-        self._show_all(observation)
+        """Note what models were shown, what was looked at, and how an answer was found."""
+        until = time.thread_time() + MATCH_SECONDS
+        texts = [observation]
+        while self._prompts:
+            texts.append(self._prompts.popleft())
+        for text in texts:
+            for start, end in self._tools.shown.match(text, until=until):
+                self.ledger.show(start, end)
         self._tools.research.update(final)
-        if final is not None:
+        if final is not None and self._episodes is not None:
             self._episodes.record(final)
 
-    def _render(
-        self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
-    ) -> str:
-        """Return all that a model is told, not yet cut."""
-        text = render(
-            result,
-            toon=self._config.use_toon_encoding,
-            answered=final is not None,
-            note=trouble,
-            whole=whole,
-        )
-        return self._clean("\n".join([text, *self._tools.cut.since(text)]))
-
-    def _overheard(self, handler: Handler | None) -> Handler | None:
-        """A handler whose prompts lose their secrets, and count as shown to a model."""
+    def _redacted(self, handler: Handler | None) -> Handler | None:
+        """Return a handler whose prompts lose their secrets, and count as shown to a model."""
         if handler is None:
             return None
         if inspect.iscoroutinefunction(handler):
@@ -423,10 +394,10 @@ class REPLEnvironment(EnvironmentHints):
         return lambda prompt, *rest: handler(self._told(prompt), *rest)
 
     def _told(self, prompt: str) -> str:
-        """What a sub-call's model is told: in a thread, as the ledger is searched for it."""
-        if isinstance(prompt, str) and len(prompt) > MOST_PROMPT:
+        """Return the text for a sub-call's model, in a thread: the ledger is searched for it."""
+        if isinstance(prompt, str) and len(prompt) > MAX_PROMPT:
             raise ValueError(
-                f"the prompt has {len(prompt):,} characters, of at most {MOST_PROMPT:,}: cut it"
+                f"the prompt has {len(prompt):,} characters, of at most {MAX_PROMPT:,}: cut it"
             )
         clean = self._clean(prompt)
         self._prompts.append(clean)
@@ -434,16 +405,6 @@ class REPLEnvironment(EnvironmentHints):
 
     def _clean(self, text: str) -> str:
         return self._redactor.redact(text) if self._config.redact else text
-
-    def _show_all(self, observation: str) -> None:
-        """Note what the model, and the models of sub-calls, were shown of the context."""
-        until = time.thread_time() + MATCH_SECONDS
-        texts = [observation]
-        while self._prompts:
-            texts.append(self._prompts.popleft())
-        for text in texts:
-            for start, end in self._tools.shown.match(text, until=until):
-                self._tools.ledger.show(start, end)
 
 
 def _lost(result: SandboxResult) -> int:
@@ -455,7 +416,7 @@ def _lost(result: SandboxResult) -> int:
 
 
 def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:
-    """A worker that blocks, in a thread; one that does not, as it is."""
+    """Return the worker as a coroutine function: one that blocks runs in a thread."""
     if worker is None:
         return None
 

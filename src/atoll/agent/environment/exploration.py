@@ -1,17 +1,22 @@
-"""ExplorationLog: how an answer was looked for, as a view on the calls since it was asked for."""
+"""How a context was explored: strategy and costs of a question, and their record in the memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from atoll.agent.memory.learner import Advice, Learner, quality
+from atoll.errors import ConfigError
 from atoll.text.tokens import WHOLE, estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atoll.agent.environment.tools.invocations import InvocationLog
+    from atoll.agent.environment.turns import Final
+    from atoll.agent.memory.episodic import EpisodicMemory
     from atoll.search.index import ContextIndex
+
 
 SCANS = frozenset({"peek", "list_dir", "archive_open", "archive_file", "web_fetch"})
 SEARCHES = frozenset({"grep", "code_search", "doc_search", "archive_search"})
@@ -40,27 +45,27 @@ class Exploration:
         return f"{self.strategy} ({calls})" if calls else self.strategy
 
 
+@dataclass(frozen=True, slots=True)
 class ExplorationLog:
     """Which tools were called to look, how often, and how many tokens that was."""
 
-    def __init__(self, log: InvocationLog) -> None:
-        self._log = log
+    log: InvocationLog
 
     @property
     def calls(self) -> dict[str, int]:
         """How often each tool that looks was called."""
         looks = SCANS | SEARCHES | DELEGATIONS
-        counts, _ = self._log.of_question()
+        counts, _ = self.log.of_question()
         return {name: number for name, number in counts.items() if name in looks}
 
     @property
     def strategy(self) -> str:
         """The kind of calls that prevails; `mixed` if none does, `none` without any."""
-        calls = self.calls
-        scans, searches, asks = (
-            sum(number for name, number in calls.items() if name in kind)
-            for kind in (SCANS, SEARCHES, DELEGATIONS)
-        )
+        scans = searches = asks = 0
+        for name, number in self.calls.items():
+            scans += number * (name in SCANS)
+            searches += number * (name in SEARCHES)
+            asks += number * (name in DELEGATIONS)
         if not scans + searches + asks:
             return "none"
         if asks:
@@ -73,9 +78,12 @@ class ExplorationLog:
     def tokens(self) -> int:
         """Tokens of what looking returned, and of prompts to sub-calls with their answers."""
         looks = SCANS | SEARCHES
-        _, kept = self._log.of_question()
-        seen = sum(one.found_tokens for one in kept if one.tool in looks)
-        return seen + sum(one.tokens_in + one.tokens_out for one in kept)
+        _, kept = self.log.of_question()
+        total = 0
+        for call in kept:
+            total += call.tokens_in + call.tokens_out
+            total += call.found_tokens if call.tool in looks else 0
+        return total
 
     def summary(self, *results: str) -> Exploration:
         """Return the strategy with its costs; `results` are the answer and its quotes."""
@@ -87,9 +95,83 @@ class ExplorationLog:
         )
 
 
+def explored(log: InvocationLog, final: Final | None) -> Exploration:
+    """Return how a question was explored so far."""
+    texts = () if final is None else (final.text, *(given.quote for given in final.evidence))
+    return ExplorationLog(log).summary(*texts)
+
+
 def context_tokens(index: ContextIndex | None) -> int:
     """Return about how many tokens a context has; of a long one, by its beginning."""
     if index is None:
         return 0
     shown = min(index.length, WHOLE)
     return estimate(index.text(0, shown)) * max(1, index.length // max(1, shown))
+
+
+STRATEGIES = ("scan", "search", "delegated")
+_SOUGHT = ("pattern", "query", "prompt", "url", "path")
+"""Arguments that say what was looked for."""
+MAX_SOUGHT = 5
+UNTOLD = "explore a context"
+
+
+class Episodes:
+    """One task after the other of one environment; called in threads."""
+
+    def __init__(
+        self,
+        memory: EpisodicMemory,
+        log: InvocationLog,
+        clean: Callable[[str], str],
+        context_tokens: Callable[[], int],
+    ) -> None:
+        """`context_tokens` is asked for when something is recorded: counting takes a moment."""
+        self._memory, self._log, self._clean = memory, log, clean
+        self._context_tokens = context_tokens
+        self._learner: Learner | None = None
+        self._task, self._recorded = "", False
+        self.advice = Advice()
+
+    def begin(self, task: str | None) -> None:
+        """Begin a task, and look up how similar ones went."""
+        self._task, self._recorded = self._clean(task or ""), False
+        self.advice = Advice()
+        self._learner = Learner(self._memory, lambda _why: None)
+        if self._task:
+            self.advice = self._learner.advise(self._task, STRATEGIES)
+
+    def record(self, final: Final | None) -> None:
+        """Remember how the task was explored, once; a task without a look leaves nothing."""
+        if self._learner is None or self._recorded:
+            return
+        seen = explored(self._log, final)
+        if seen.strategy == "none":
+            return
+        self._recorded = True
+        self._learner.describe(self._task or self._sought())
+        outcome = "unanswered" if final is None else "answered"
+        quotes = () if final is None else final.evidence
+        unfound = sum(not quote.found for quote in quotes)
+        self._learner.remember(
+            seen.strategy,
+            done=", ".join(f"{name} {number}" for name, number in seen.calls.items()),
+            outcome=outcome,
+            quality=quality(outcome, quotes=len(quotes), unfound=unfound),
+            tokens=seen.exploration_tokens + seen.result_tokens,
+            context_tokens=self._context_tokens(),
+            efficiency=seen.token_efficiency,
+        )
+
+    def reward(self, given: float) -> bool:
+        """Replace the quality that the outcome implied; return whether it was stored."""
+        if self._learner is None:
+            raise ConfigError("no task was begun: start() the environment first")
+        return self._learner.reward(given)
+
+    def _sought(self) -> str:
+        """Return what was looked for, as the task if none was given."""
+        _, calls = self._log.of_question()
+        given = (call.arguments.get(name) for call in calls for name in _SOUGHT)
+        texts = list(dict.fromkeys(text for text in given if isinstance(text, str) and text))
+        return self._clean("; ".join(texts[:MAX_SOUGHT])) or UNTOLD

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.config import (
-    CHAIN_MODES,
     POSITIVE,
     SandboxConfig,
     expand_home,
-    parallel_mutations_from_environment,
-    tool_chain_mode_from_environment,
+    switch,
+    variable,
 )
 from atoll.errors import ConfigError
 from atoll.factory import SandboxOptions, merge
@@ -67,6 +66,9 @@ class EnvironmentOptions(SandboxOptions, total=False):
     use_toon_encoding: bool
 
 
+CHAIN_MODES = ("seq", "dep")
+CHAIN_MODE_VARIABLE = "ORCHESTRATOR_TOOL_CHAIN_MODE"
+PARALLEL_VARIABLE = "ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS"
 GENERAL_TIMEOUT_MS = 120_000
 """Time of a cell where there is nothing to read: no context, no documents, no configuration."""
 _NUMBER = {POSITIVE: True}
@@ -137,12 +139,13 @@ class EnvironmentConfig(SandboxConfig):
         for name in ("documents", "spill_dir"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, expand_home(given).absolute())
-        mode = self.tool_chain_mode or tool_chain_mode_from_environment()
+        mode = self.tool_chain_mode or variable(CHAIN_MODE_VARIABLE).lower() or CHAIN_MODES[0]
         if mode not in CHAIN_MODES:
             raise ConfigError(f"no tool_chain_mode {mode!r}: use {' or '.join(CHAIN_MODES)}")
         object.__setattr__(self, "tool_chain_mode", mode)
         if self.parallel_mutations is None:
-            object.__setattr__(self, "parallel_mutations", parallel_mutations_from_environment())
+            parallel = bool(variable(PARALLEL_VARIABLE)) and switch(PARALLEL_VARIABLE)
+            object.__setattr__(self, "parallel_mutations", parallel)
         object.__setattr__(self, "web", _web(self.web))
         object.__setattr__(self, "memory", _memory(self.memory))
         _check_submit_fields(self.submit_fields)
@@ -157,7 +160,7 @@ def _web(given: Any) -> WebPolicy | None:
         return given
     if isinstance(given, Mapping):
         return WebPolicy(**given)
-    if isinstance(given, (list, tuple)) and all(isinstance(one, str) for one in given):
+    if isinstance(given, (list, tuple)) and all(isinstance(item, str) for item in given):
         return WebPolicy(allow=tuple(given))
     raise ConfigError(f"web must be a list of hosts or an atoll.WebPolicy, not {given!r:.60}")
 
@@ -204,7 +207,7 @@ def configured(config: SandboxConfig | None, options: Mapping[str, Any]) -> Envi
 
 
 def index_of(context: Any) -> ContextIndex | None:
-    """The index over a context: over the readable form, if it is data."""
+    """Return the index over a context: over the readable form, if it is data."""
     if context is None:
         return None
     if isinstance(context, Context) and not context.describe()["json"]:

@@ -5,30 +5,153 @@
     reward(ids, r)     Q += 0.3 (r - Q)
 
 SECURITY: intents and records of runs contain text of users and models. They are cut and stored as
-data; agent/memory/planner quotes them in prompts. A namespace sees only its own items.
+data; agent/memory/learner quotes them in prompts. A namespace sees only its own items.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
 import re
+import sqlite3
+import stat
 import statistics
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.memory.database import BUSY_SECONDS, MAX_BYTES, Database
 from atoll.agent.memory.vectors import intent_embedder, pack, similarities
-from atoll.errors import ConfigError
+from atoll.errors import ConfigError, MemoryStoreError
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
-    import os
-    import sqlite3
     from collections.abc import Iterable, Iterator, Sequence
 
     from atoll.agent.memory.vectors import Embedder
+
+
+APPLICATION_ID = 0x41544C4D
+"""Marks our files, so that another program's database is never written to."""
+VERSION = 2
+BUSY_SECONDS = 5.0
+MAX_BYTES = 256 << 20
+PAGE_BYTES = 4096
+_SCHEMA = """
+CREATE TABLE items (
+    id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, intent TEXT NOT NULL, embedder TEXT NOT NULL,
+    vector BLOB NOT NULL, strategy TEXT NOT NULL, done TEXT NOT NULL, outcome TEXT NOT NULL,
+    q REAL NOT NULL, tokens INTEGER NOT NULL, context_tokens INTEGER NOT NULL,
+    runs INTEGER NOT NULL, created REAL NOT NULL, used REAL NOT NULL,
+    efficiency REAL NOT NULL DEFAULT 0
+)
+"""
+_FROM_1 = "ALTER TABLE items ADD COLUMN efficiency REAL NOT NULL DEFAULT 0"
+_INDEX = "CREATE INDEX by_use ON items (namespace, used)"
+
+
+class Database:
+    """One file, created by the first operation, also if that only reads."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], busy_seconds: float, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._busy, self._max_pages = busy_seconds, max(16, max_bytes // PAGE_BYTES)
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """Yield a connection inside a transaction, which an exception undoes."""
+        try:
+            with contextlib.closing(self._connect()) as db:
+                self._identify(db)
+                db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+                try:
+                    yield db
+                except BaseException:
+                    with contextlib.suppress(sqlite3.Error):
+                        db.execute("ROLLBACK")
+                    raise
+                db.execute("COMMIT")
+        except sqlite3.Error as exc:
+            raise MemoryStoreError(f"the memory {self.path}: {_reason(exc)}") from exc
+        except OSError as exc:
+            raise MemoryStoreError(f"the memory {self.path}: {exc.strerror or exc}") from exc
+
+    def _connect(self) -> sqlite3.Connection:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+        fd = os.open(self.path, flags, 0o600)  # SQLite would let others read it
+        try:
+            regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        finally:
+            os.close(fd)
+        if not regular:
+            raise MemoryStoreError(f"the memory {self.path} is not a regular file")
+        db = sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.execute(f"PRAGMA max_page_count = {self._max_pages}")
+        return db
+
+    def _identify(self, db: sqlite3.Connection) -> None:
+        """Check that the file is ours; make the tables if it is empty."""
+        if _is_empty(db):
+            with contextlib.suppress(sqlite3.OperationalError):  # another process is creating it
+                db.execute("PRAGMA journal_mode = WAL")
+            db.execute("BEGIN IMMEDIATE")
+            if _is_empty(db):
+                _create(db)
+            db.execute("COMMIT")
+        application, version = _mark(db)
+        if application != APPLICATION_ID:
+            raise MemoryStoreError(f"{self.path} is another program's database: name another file")
+        if version > VERSION:
+            raise MemoryStoreError(f"{self.path} is of a newer Atoll (format {version})")
+        if version < VERSION:
+            _upgrade(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+
+
+def _create(db: sqlite3.Connection) -> None:
+    db.execute(_SCHEMA)
+    db.execute(_INDEX)
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _upgrade(db: sqlite3.Connection) -> None:
+    """Bring the tables of an older Atoll up to date, unless another process just has."""
+    db.execute("BEGIN IMMEDIATE")
+    if _mark(db)[1] < VERSION:
+        db.execute(_FROM_1)
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    db.execute("COMMIT")
+
+
+def _is_empty(db: sqlite3.Connection) -> bool:
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return _mark(db) == (0, 0) and not tables
+
+
+def _mark(db: sqlite3.Connection) -> tuple[int, int]:
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    return application, db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _reason(exc: sqlite3.Error) -> str:
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    known = {
+        sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another file",
+        sqlite3.SQLITE_CORRUPT: "it is damaged: name another file",
+        sqlite3.SQLITE_FULL: "no room is left on the disk, or it has reached its largest size",
+        sqlite3.SQLITE_BUSY: "another process has kept it locked",
+        sqlite3.SQLITE_READONLY: "it cannot be written to",
+        sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
+        sqlite3.SQLITE_IOERR: "the disk reports an error",
+    }
+    return known.get(code, str(exc))
+
 
 STRATEGIES = ("direct", "scan", "search", "delegated", "mixed")
 RATE = 0.3
@@ -201,7 +324,7 @@ class EpisodicMemory:
             row = db.execute(query, (self.namespace, item_id)).fetchone()
         return None if row is None else _item(row)
 
-    def export(self) -> Iterator[dict[str, Any]]:
+    def export(self) -> Iterator[dict[str, object]]:
         """Yield all items as plain data, for a file of JSON lines."""
         for one in self.items():
             yield {"namespace": self.namespace, **one.to_dict()}
@@ -214,7 +337,7 @@ class EpisodicMemory:
                 query = "DELETE FROM items WHERE namespace = ?"
                 return db.execute(query, (self.namespace,)).rowcount
             query = "DELETE FROM items WHERE namespace = ? AND id = ?"
-            return sum(db.execute(query, (self.namespace, one)).rowcount for one in ids)
+            return sum(db.execute(query, (self.namespace, number)).rowcount for number in ids)
 
     def namespaces(self) -> dict[str, int]:
         """Return all namespaces of the file with their numbers of items."""
@@ -260,8 +383,8 @@ class EpisodicMemory:
     def _change(self, ids: Iterable[int], value: str, parameters: tuple[float, ...]) -> None:
         query = f"UPDATE items SET q = {value}, used = ? WHERE namespace = ? AND id = ?"  # noqa: S608
         with self._database.transaction(write=True) as db:
-            for one in dict.fromkeys(ids):
-                db.execute(query, (*parameters, time.time(), self.namespace, one))
+            for fromkey in dict.fromkeys(ids):
+                db.execute(query, (*parameters, time.time(), self.namespace, fromkey))
 
 
 def fused(candidates: Sequence[tuple[float, Item]]) -> list[Item]:
@@ -276,7 +399,7 @@ def fused(candidates: Sequence[tuple[float, Item]]) -> list[Item]:
 def cut(text: str, most: int) -> str:
     """Return a text as one line of at most `most` characters, without control characters."""
     line = " ".join(text[: 8 * most].split())
-    plain = "".join(one for one in line if one.isprintable())
+    plain = "".join(char for char in line if char.isprintable())
     return plain if len(plain) <= most else plain[: most - 1] + "…"
 
 
@@ -298,7 +421,7 @@ def _merge(
 def _item(row: Sequence[Any]) -> Item:
     """Return a row as an item, validated: the file may have been edited by hand."""
     number, intent, strategy, done, outcome, q, efficiency, *counts, created, used = row
-    tokens, context_tokens, runs = (int(_number(one)) for one in counts)
+    tokens, context_tokens, runs = (int(_number(count)) for count in counts)
     return Item(
         id=int(number),
         intent=cut(str(intent), LONGEST_INTENT),
@@ -331,4 +454,4 @@ def _z_scores(values: Sequence[float]) -> list[float]:
     mean, spread = statistics.fmean(values), statistics.pstdev(values)
     if spread < 1e-9:
         return [0.0] * len(values)
-    return [min(Z_CLIP, max(-Z_CLIP, (one - mean) / spread)) for one in values]
+    return [min(Z_CLIP, max(-Z_CLIP, (value - mean) / spread)) for value in values]

@@ -12,7 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll.agent.retrieval import encoder
+from atoll.agent.retrieval import vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,12 +23,13 @@ _WORD = re.compile(r"[^\W_]+")
 _NAME = re.compile(r"(?<=[a-z,;:] )[A-Z]\w+(?: [A-Z]\w+)*|\b[A-Z]\w+(?=')")
 """Capital letters within a sentence."""
 _NUMBER = re.compile(r"\d[\d.,]*")
-_COMMON = {
-    "a", "all", "an", "and", "any", "are", "as", "at", "be", "by", "did", "do", "does", "each",
-    "every", "for", "from", "has", "have", "how", "i", "in", "is", "it", "its", "me", "of", "on",
-    "or", "that", "the", "their", "there", "these", "this", "those", "to", "was", "were", "what",
-    "when", "where", "which", "who", "whose", "why", "will", "with",
-}  # fmt: skip
+_COMMON = frozenset(
+    """
+    a all an and any are as at be by did do does each every for from has have how i in is it its
+    me of on or that the their there these this those to was were what when where which who
+    whose why will with
+""".split()
+)
 """Words that say nothing about a question's kind alone; they are kept in pairs of words."""
 
 
@@ -46,11 +47,11 @@ class Embedder(Protocol):
 class Meaning:
     """Vectors by the embedded encoder (extra `semantic`)."""
 
-    name = encoder.MODEL
+    name = vectors.MODEL
 
     def embed(self, text: str) -> Sequence[float]:
         """Return 384 numbers; RetrievalError if the extra is missing."""
-        found: Sequence[float] = encoder.shared_encoder().dense(text[:LONGEST])
+        found: Sequence[float] = vectors.shared_encoder().dense(text[:LONGEST])
         return found
 
 
@@ -92,24 +93,24 @@ class Intents:
 
 def intent_embedder() -> Embedder:
     """Return one with the embedded encoder if its extra is installed, else by words alone."""
-    return Intents(Meaning() if encoder.is_installed() else None)
+    return Intents(Meaning() if vectors.is_installed() else None)
 
 
 def unit(vector: Sequence[float]) -> array.array[float]:
     """Return a vector of length 1 in the same direction; zeros stay zeros."""
-    length = math.sqrt(math.fsum(one * one for one in vector))
-    return array.array("f", (one / length if length else 0.0 for one in vector))
+    length = math.sqrt(math.fsum(value * value for value in vector))
+    return array.array("f", (value / length if length else 0.0 for value in vector))
 
 
 def similarities(vector: Sequence[float], others: Sequence[bytes]) -> list[float]:
     """Return the cosine of a unit vector with others, each packed as by pack()."""
     size = 4 * len(vector)
-    if any(len(one) != size for one in others):
+    if any(len(other) != size for other in others):
         raise ValueError("vectors of another length cannot be compared")
     try:
         import numpy as np  # noqa: PLC0415 - an extra
     except ImportError:
-        return [_dot(vector, one) for one in others]
+        return [_dot(vector, other) for other in others]
     rows = np.frombuffer(b"".join(others), dtype=np.float32).reshape(len(others), len(vector))
     found: list[float] = (rows @ np.asarray(vector, dtype=np.float32)).tolist()
     return found
@@ -117,7 +118,7 @@ def similarities(vector: Sequence[float], others: Sequence[bytes]) -> list[float
 
 def pack(vector: Sequence[float]) -> bytes:
     """Return a vector as bytes: float32, in this machine's byte order."""
-    return array.array("f", (float(one) for one in vector)).tobytes()
+    return array.array("f", (float(value) for value in vector)).tobytes()
 
 
 def _dot(vector: Sequence[float], packed: bytes) -> float:

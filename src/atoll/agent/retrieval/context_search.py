@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WINDOW, MARGIN = 1_500, 300
 """Characters of a window, and of the margin in which a passage is extended to whole lines."""
-MOST_WORDS, MOST_PLACES = 12, 3_000
+MAX_WORDS, MAX_PLACES = 12, 3_000
 CANDIDATES = 200
 """Most windows that are read."""
 WORD_SECONDS = 3.0
@@ -39,18 +39,20 @@ class Passage:
 
 def search_context(index: ContextIndex, query: str, k: int) -> list[Passage]:
     """Return the best k passages for a query, the best first."""
-    words = query_words(query)[:MOST_WORDS]
+    words = query_words(query)[:MAX_WORDS]
     found = {
         word: index.grep(
-            word, most=MOST_PLACES, ignore_case=True, literal=True, seconds=WORD_SECONDS
+            word, most=MAX_PLACES, ignore_case=True, literal=True, seconds=WORD_SECONDS
         )
         for word in words
     }
     windows = index.length / WINDOW + 1
     weights = {word: math.log1p(windows / (1 + hits.total)) for word, hits in found.items()}
-    best = heapq.nlargest(CANDIDATES, _by_window(found, weights).items(), key=lambda one: one[1])
+    best = heapq.nlargest(
+        CANDIDATES, _by_window(found, weights).items(), key=lambda window: window[1]
+    )
     passages = [_passage(index, number, weights) for number, _ in best]
-    return heapq.nlargest(k, passages, key=lambda one: (one.score, -one.start))
+    return heapq.nlargest(k, passages, key=lambda passage: (passage.score, -passage.start))
 
 
 def _by_window(found: dict[str, Grep], weights: dict[str, float]) -> dict[int, float]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Self
 
 from atoll.agent.archive.process import Process
-from atoll.agent.retrieval.chunks import chunk_plainly
-from atoll.agent.retrieval.languages import grammar_of, needs_parser
-from atoll.agent.retrieval.opening import private_folder
+from atoll.agent.retrieval.types import grammar_of, needs_parser
+from atoll.agent.retrieval.units import chunk_plainly
 from atoll.agent.retrieval.worker import MEMORY_BYTES, read_units
 from atoll.config import cache_folder
-from atoll.errors import ArchiveError
+from atoll.errors import ArchiveError, RetrievalError
 from atoll.policy import MIB
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atoll.agent.retrieval.types import Bounds, Unit
 
 _WORKER = "atoll.agent.retrieval.worker"
-_MOST_ANSWER = 256 * MIB
-_MOST_PROCESSES = 4
+_MAX_ANSWER = 256 * MIB
+_MAX_PROCESSES = 4
+_ADVICE = "set ATOLL_CACHE to a folder of yours"
 
 
 class Parser:
@@ -55,10 +58,10 @@ class Parser:
     def _process(self, grammar: str) -> Process:
         process = self._processes.get(grammar)
         if process is None:
-            if len(self._processes) == _MOST_PROCESSES:
+            if len(self._processes) == _MAX_PROCESSES:
                 self._close(next(iter(self._processes)))
             seconds = self._bounds.parse_seconds
-            process = Process(_WORKER, memory=MEMORY_BYTES, seconds=seconds, most=_MOST_ANSWER)
+            process = Process(_WORKER, memory=MEMORY_BYTES, seconds=seconds, most=_MAX_ANSWER)
             self._processes[grammar] = process
             process.start(grammar=grammar, folder=str(private_folder(cache_folder() / "grammars")))
         return process
@@ -67,3 +70,17 @@ class Parser:
         process = self._processes.pop(grammar, None)
         if process is not None:
             process.close()
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder, created if needed, with mode 0700; RetrievalError if it is another's."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError as exc:
+        raise RetrievalError(f"no folder for the index: {exc}: {_ADVICE}") from None
+    if facts.st_uid != os.geteuid():
+        raise RetrievalError(f"{folder} belongs to another user: {_ADVICE}")
+    if facts.st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder

@@ -10,13 +10,64 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atoll.agent.retrieval.languages import suffix_of
+from atoll.agent.retrieval.types import suffix_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from atoll.agent.retrieval.source import Source
+    from atoll.agent.retrieval.sources import SourceText
     from atoll.agent.retrieval.types import Unit
+
+
+LONGEST_CODE, LONGEST_SECTION = 6_000, 2_000
+"""Characters of a unit's body."""
+_WINDOW = 1_500
+
+
+def windows(source: SourceText, kind: str = "lines") -> list[Unit]:
+    """Return a text as windows of lines, which end at an empty line if there is one."""
+    spans = list(_spans(source.text, 0, len(source.text), _WINDOW))
+    return [_part(source, source.unit(kind, source.stem, (1, 1)), *span) for span in spans]
+
+
+def bounded(source: SourceText, units: list[Unit], longest: int) -> Iterator[Unit]:
+    """Return the units, with long ones split into parts of the same name."""
+    for unit in units:
+        if len(unit.body) <= longest:
+            yield unit
+        elif unit.end - unit.start == len(unit.body):
+            for span in _spans(source.text, unit.start, unit.end, longest):
+                yield _part(source, unit, *span)
+        else:  # a class without its methods: its lines are not contiguous
+            for start, end in _spans(unit.body, 0, len(unit.body), longest):
+                yield replace(unit, body=unit.body[start:end])
+
+
+def _part(source: SourceText, unit: Unit, start: int, end: int) -> Unit:
+    first, last = source.line_of(start), source.line_of(max(start, end - 1))
+    body = source.text[start:end]
+    return replace(unit, body=body, start_line=first, end_line=last, start=start, end=end)
+
+
+def _spans(text: str, start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+    while start < end:
+        stop = min(end, start + size)
+        if stop < end:
+            stop = _good_end(text, start, stop)
+        if text[start:stop].strip():
+            yield start, stop
+        start = stop
+
+
+def _good_end(text: str, start: int, stop: int) -> int:
+    """Return where to split: after an empty line in the second half, else any line, else `stop`."""
+    half = start + (stop - start) // 2
+    for ending in ("\n\n", "\n"):
+        at = text.rfind(ending, half, stop)
+        if at >= 0:
+            return at + len(ending)
+    return stop
+
 
 _Header = tuple[int, int, str]
 """Line, level, title."""
@@ -30,7 +81,7 @@ _UNDERLINES = frozenset("=-~^\"'`#*+.:_")
 _LONGEST_TITLE = 120
 
 
-def section_units(source: Source) -> list[Unit]:
+def section_units(source: SourceText) -> list[Unit]:
     """Return the sections, each named by the headers above it; none if there is no header."""
     suffix = suffix_of(source.path)
     headers = list(_FINDERS.get(suffix, _marked_headers)(source))
@@ -41,17 +92,17 @@ def section_units(source: Source) -> list[Unit]:
     return [_without_tags(unit) for unit in units] if suffix in _HTML else units
 
 
-def _named(source: Source, headers: list[_Header]) -> Iterator[tuple[str, tuple[int, int]]]:
+def _named(source: SourceText, headers: list[_Header]) -> Iterator[tuple[str, tuple[int, int]]]:
     if headers[0][0] > 1:
         yield source.stem, (1, headers[0][0] - 1)
     above: list[tuple[int, str]] = []
     ends = [line - 1 for line, _, _ in headers[1:]] + [source.line_count]
     for (line, level, title), end in zip(headers, ends, strict=True):
-        above = [one for one in above if one[0] < level] + [(level, title)]
+        above = [header for header in above if header[0] < level] + [(level, title)]
         yield " > ".join(name for _, name in above), (line, end)
 
 
-def _unit(source: Source, name: str, lines: tuple[int, int]) -> Unit:
+def _unit(source: SourceText, name: str, lines: tuple[int, int]) -> Unit:
     return source.unit("section", name, lines)
 
 
@@ -59,7 +110,7 @@ def _without_tags(unit: Unit) -> Unit:
     return replace(unit, body=_TAG.sub(" ", unit.body), name=_TAG.sub(" ", unit.name).strip())
 
 
-def _marked_headers(source: Source) -> Iterator[_Header]:
+def _marked_headers(source: SourceText) -> Iterator[_Header]:
     """Yield the headers of Markdown, `# Title` or underlined, outside of fences."""
     fence, before = "", ""
     for number, line in _numbered(source):
@@ -73,7 +124,7 @@ def _marked_headers(source: Source) -> Iterator[_Header]:
         before = "" if mark else line
 
 
-def _underlined_headers(source: Source) -> Iterator[_Header]:
+def _underlined_headers(source: SourceText) -> Iterator[_Header]:
     """Yield the headers of reStructuredText; levels follow the order in which marks first occur."""
     levels: list[str] = []
     before = ""
@@ -87,8 +138,8 @@ def _underlined_headers(source: Source) -> Iterator[_Header]:
         before = line
 
 
-def _prefixed_headers(mark: re.Pattern[str]) -> Callable[[Source], Iterator[_Header]]:
-    def find(source: Source) -> Iterator[_Header]:
+def _prefixed_headers(mark: re.Pattern[str]) -> Callable[[SourceText], Iterator[_Header]]:
+    def find(source: SourceText) -> Iterator[_Header]:
         for number, line in _numbered(source):
             if header := mark.match(line):
                 yield number, len(header[1]), _title(header[2])
@@ -96,7 +147,7 @@ def _prefixed_headers(mark: re.Pattern[str]) -> Callable[[Source], Iterator[_Hea
     return find
 
 
-def _html_headers(source: Source) -> Iterator[_Header]:
+def _html_headers(source: SourceText) -> Iterator[_Header]:
     last = 0
     for match in _HTML_HEADER.finditer(source.text):
         line = source.line_of(match.start())
@@ -107,7 +158,7 @@ def _html_headers(source: Source) -> Iterator[_Header]:
             last = line
 
 
-def _numbered(source: Source) -> Iterator[tuple[int, str]]:
+def _numbered(source: SourceText) -> Iterator[tuple[int, str]]:
     return enumerate(source.text.split("\n"), 1)
 
 
@@ -125,7 +176,7 @@ def _title(text: str) -> str:
 
 
 _HTML = (".html", ".htm", ".xhtml")
-_FINDERS: dict[str, Callable[[Source], Iterator[_Header]]] = {
+_FINDERS: dict[str, Callable[[SourceText], Iterator[_Header]]] = {
     ".rst": _underlined_headers,
     ".adoc": _prefixed_headers(_EQUALS),
     ".org": _prefixed_headers(_STARS),

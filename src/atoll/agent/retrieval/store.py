@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.retrieval.meaning import key_of
 from atoll.agent.retrieval.types import CODE, DOC, Unit
+from atoll.agent.retrieval.vectors import key_of
 from atoll.agent.retrieval.words import match_expression, related_expression, split_words
 from atoll.concurrency import forks
 from atoll.errors import IndexDamagedError, RetrievalError
@@ -124,7 +124,7 @@ class Store:
     def restamp(self, records: Iterable[Record]) -> None:
         """Update the stamps of files whose content did not change."""
         with self._writing() as db:
-            rows = [(one.stamp, one.path) for one in records]
+            rows = [(record.stamp, record.path) for record in records]
             db.executemany("UPDATE files SET stamp = ? WHERE path = ?", rows)
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -242,7 +242,7 @@ class Store:
         with self._writing() as db:
             removed = [(server, path) for path in gone]
             db.executemany("DELETE FROM sent WHERE server = ? AND path = ?", removed)
-            rows = [(server, one.path, one.hash) for one in records]
+            rows = [(server, record.path, record.hash) for record in records]
             db.executemany("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", rows)
 
     @contextlib.contextmanager

@@ -12,13 +12,14 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CAMEL = re.compile(r"\b[A-Za-z]+[a-z0-9][A-Z][A-Za-z0-9]*")
 _IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff])")
 _WORD = re.compile(r"[^\W_]+")
-MOST_WORDS = 48
-_COMMON = frozenset({
-    "a", "an", "and", "are", "as", "at", "be", "been", "by", "can", "do", "does", "for", "from",
-    "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "may", "of", "on", "or",
-    "so", "such", "than", "that", "the", "their", "then", "there", "this", "to", "was", "we",
-    "what", "when", "where", "which", "will", "with", "you", "your",
-})  # fmt: skip
+MAX_WORDS = 48
+_COMMON = frozenset(
+    """
+    a an and are as at be been by can do does for from has have how i if in into is it its may
+    of on or so such than that the their then there this to was we what when where which will
+    with you your
+""".split()
+)
 
 
 def split_words(text: str) -> str:
@@ -33,7 +34,7 @@ def query_words(query: str) -> list[str]:
     """Return the words of a query without repeats; common ones only if there are no others."""
     found = _WORD.findall(split_words(query))
     words = list(dict.fromkeys(word.lower() for word in found))
-    return ([word for word in words if word not in _COMMON] or words)[:MOST_WORDS]
+    return ([word for word in words if word not in _COMMON] or words)[:MAX_WORDS]
 
 
 def match_expression(query: str) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 from atoll.agent.archive.confined import serve
-from atoll.agent.retrieval.chunks import chunk
 from atoll.agent.retrieval.types import Unit
+from atoll.agent.retrieval.units import chunk
+
+if TYPE_CHECKING:
+    from atoll.agent.archive.confined import Reply
 
 MEMORY_BYTES = 1 << 30
 
@@ -31,7 +34,7 @@ def load(grammar: str, folder: str) -> None:
         get_language(grammar)
 
 
-def units(path: str, most: int, payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+def units(path: str, most: int, payload: bytes = b"") -> Reply:
     """Return the units of a file."""
     found = chunk(path, payload.decode("utf-8", "surrogatepass"), most)
     records = [{name: getattr(unit, name) for name in Unit.__annotations__} for unit in found]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from os import PathLike
 
-    from atoll.agent.rlm import session
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.options import RLMConfig, RLMOptions
     from atoll.agent.rlm.types import Answer
@@ -54,15 +53,22 @@ class RLM(RLMHints):
         )
 
     def completion(self, question: str, context: Any = None) -> Answer:
-        """The answer to a question over a text, files, a folder, data, or a Context."""
+        """Return the answer to a question over a text, files, a folder, data, or a Context."""
         warn_of_path(context)
-        return self.wait_for(lambda: self._inner.completion(question, context))
+        return self.wait_for(self._inner.ask_in(None, question, context))
 
-    def wait_for(self, start: Callable[[], Awaitable[Answer]]) -> Answer:
+    def wait_for(self, answering: Awaitable[Answer]) -> Answer:
         """Return the answer of a run; an interrupted run is waited for, for a moment."""
         ended = threading.Event()
+
+        async def answer() -> Answer:
+            try:
+                return await answering
+            finally:
+                ended.set()
+
         try:
-            return self._portal.run(_ended(start, ended))
+            return self._portal.run(answer())
         except (KeyboardInterrupt, SystemExit):
             ended.wait(PATIENCE_SECONDS)  # the program may end next, and with it whoever cleans up
             raise
@@ -86,12 +92,12 @@ class RLM(RLMHints):
 class Session:
     """Questions in turn over one context, in one sandbox: use it in `with`, or close it."""
 
-    def __init__(self, rlm: RLM, inner: session.Session) -> None:
+    def __init__(self, rlm: RLM, inner: core.Session) -> None:
         self._rlm, self._inner = rlm, inner
 
     def ask(self, question: str) -> Answer:
         """Return the answer to a question, which may refer to earlier ones: "and when?"."""
-        return self._rlm.wait_for(lambda: self._inner.ask(question))
+        return self._rlm.wait_for(self._inner.ask(question))
 
     def close(self) -> None:
         """End the sandbox; a later question is a SandboxClosedError."""
@@ -102,10 +108,3 @@ class Session:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-
-async def _ended(start: Callable[[], Awaitable[Answer]], ended: threading.Event) -> Answer:
-    try:
-        return await start()
-    finally:
-        ended.set()

@@ -79,13 +79,13 @@ class Budget:
         )
 
     def to_dict(self) -> dict[str, float | None]:
-        """The limits as plain data."""
+        """Return the limits as plain data."""
         return {name: getattr(self, name) for name in (*METERED, "iterations")}
 
 
 @dataclass(slots=True)
 class Bill:
-    """What a call did cost; whoever makes it writes it here. Until then: the most it can."""
+    """The actual cost of a call; initially what was reserved for it."""
 
     usd: float = 0.0
     tokens: int = 0
@@ -128,19 +128,19 @@ class Account:
         return self._clock() - self._started
 
     def spent(self, what: str) -> float:
-        """What was used of a limit, here and below."""
+        """Return what was used of a limit, here and below."""
         return self.seconds if what == "seconds" else _amount(what, self._spent[what])
 
     def held(self, what: str) -> float:
-        """What calls under way may still use of it."""
+        """Return what calls under way may still use of it."""
         return 0.0 if what == "seconds" else _amount(what, self._held[what])
 
     def left(self, what: str, *, settled: bool = False) -> float:
-        """How much there is to set aside, here and above; `settled`: if calls under way were free.
+        """Return what can be reserved, here and above; `settled`: if calls under way were free.
 
         Infinite without a limit.
         """
-        return min(one._left(what, settled=settled) for one in self._line())
+        return min(account._left(what, settled=settled) for account in self._line())
 
     def check(self, *meters: str) -> None:
         """BudgetError if nothing of one of these may be used any more."""
@@ -150,13 +150,13 @@ class Account:
 
     def refuse(self, what: str) -> NoReturn:
         """BudgetError of the account that has least left, here or above."""
-        tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
+        tightest = min(self._line(), key=lambda account: account._left(what, settled=False))
         used, kept = tightest.spent(what) + tightest.held(what), tightest._kept[what]
         raise BudgetError(what, used, getattr(tightest.budget, what) or 0, _amount(what, kept))
 
     @contextlib.contextmanager
     def call(self, *, usd: float = 0.0, tokens: int = 0) -> Iterator[Bill]:
-        """One call that costs at most so much; BudgetError if that is not there any more."""
+        """Hold what a call costs at most while it is made; BudgetError if less is left."""
         self.check("calls", "seconds")
         most: dict[str, float] = {"usd": _units("usd", usd), "tokens": tokens, "calls": 1}
         for what, needed in most.items():
@@ -192,7 +192,7 @@ class Account:
         await self._settled.wait()
 
     def share(self, part: float) -> Account:
-        """An account for a child: `part` of what is left of each limit."""
+        """Return an account for a child: `part` of what is left of each limit."""
         limits = self.budget.to_dict()
         for name in METERED:
             if limits[name] is not None:
@@ -246,7 +246,7 @@ class Account:
 
 
 def amount_text(what: str, amount: float) -> str:
-    """An amount in words."""
+    """Return an amount in words."""
     if what == "usd":
         return f"${amount:.6f}".rstrip("0").rstrip(".")
     if what == "seconds":
@@ -255,7 +255,7 @@ def amount_text(what: str, amount: float) -> str:
 
 
 def _units(what: str, amount: float) -> float:
-    """An amount as it is counted: whole, but for one without a limit."""
+    """Return an amount as it is counted: whole, but for one without a limit."""
     return round(amount * SHARES_OF_A_DOLLAR) if what == "usd" and amount < UNLIMITED else amount
 
 

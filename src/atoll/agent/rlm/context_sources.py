@@ -18,7 +18,7 @@ from atoll.agent.environment.options import context_of, index_of
 from atoll.agent.retrieval.sources import FolderSource
 from atoll.agent.trajectory.terminal_text import line
 from atoll.errors import ConfigError
-from atoll.files.openat2 import open_beneath
+from atoll.files.folder import open_beneath
 from atoll.sandbox.context import Context
 from atoll.text.quoting import DIGITS, tag_of
 
@@ -48,7 +48,7 @@ class ContextSource:
     skipped: int = 0
     """Files of a folder that are not text, or cannot be read."""
     tag: str = ""
-    """What is in each line above a file, and in no file."""
+    """A text that each line above a file contains, and no file."""
 
     @cached_property
     def index(self) -> ContextIndex | None:
@@ -68,7 +68,7 @@ class ContextSource:
 
 
 def read_context(given: Any) -> ContextSource:
-    """What was given as context: a path or several stand for what is in them."""
+    """Return the context of what was given: of paths, the files' texts together."""
     if isinstance(given, ContextSource):
         return given
     paths = _paths(given)
@@ -81,11 +81,13 @@ def read_context(given: Any) -> ContextSource:
 
 def _paths(given: Any) -> Sequence[Path]:
     many = given if isinstance(given, list | tuple) else [given]
-    return [one.expanduser() for one in many] if all(isinstance(one, Path) for one in many) else []
+    return (
+        [path.expanduser() for path in many] if all(isinstance(path, Path) for path in many) else []
+    )
 
 
 class _Room:
-    """What is left of the limit; every text takes its part of it."""
+    """The bytes that are left of the limit; every text takes its part."""
 
     def __init__(self) -> None:
         self.left = LARGEST
@@ -98,7 +100,7 @@ class _Room:
 
 
 def _alone(path: Path) -> Context:
-    """One file, as it is; shared with the sandbox without being decoded where it is ASCII."""
+    """Return a file as a context; an ASCII file is shared with the sandbox without decoding."""
     room = _Room()
     try:
         if path.is_file():
@@ -139,7 +141,7 @@ def _together(paths: Sequence[Path]) -> ContextSource:
 
 
 def _texts(path: Path, room: _Room, *, alone: bool) -> Iterator[tuple[str, str | None]]:
-    """Names and texts, None for what is no text. Of the only folder, names are those in it."""
+    """Yield names and texts; None for a file that is not text. A single folder is not named."""
     if not path.is_dir():
         yield str(path), _named(path, room)
         return
@@ -162,7 +164,7 @@ def _opened(folder: Path) -> int:
 
 
 def _found(root: int, name: str, room: _Room) -> str | None:
-    """A file of a folder; None if it is no text, or cannot be read."""
+    """Return a file of a folder; None if it is no text, or cannot be read."""
     try:
         with open(open_beneath(root, name, _FILE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -179,7 +181,7 @@ def _found(root: int, name: str, room: _Room) -> str | None:
 
 
 def _named(path: Path, room: _Room) -> str:
-    """A file that was asked for by its name, or a pipe: it must be text."""
+    """Return a file that was asked for by its name, or a pipe: it must be text."""
     try:
         with path.open("rb") as file:
             data = file.read(room.left + 1)

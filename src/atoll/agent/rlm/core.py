@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakSet
 
 from atoll.agent.rlm.budget import Account
+from atoll.agent.rlm.context_sources import read_context
 from atoll.agent.rlm.model_calls import Concurrency, ModelCalls, usage_fields
-from atoll.agent.rlm.models.local.server import WINDOW
+from atoll.agent.rlm.models.local import WINDOW
 from atoll.agent.rlm.models.resolve import LOCAL, resolve_both
 from atoll.agent.rlm.options import configured
-from atoll.agent.rlm.run import Run
-from atoll.agent.rlm.session import Session
+from atoll.agent.rlm.run import LiveEnvironment, Run
 from atoll.agent.rlm.types import Answer
 from atoll.agent.trajectory import events
-from atoll.agent.trajectory.reader import Trajectory
-from atoll.agent.trajectory.writer import TrajectoryWriter
+from atoll.agent.trajectory.reader import Trajectory, TrajectoryWriter
 from atoll.errors import SandboxClosedError
 from atoll.sandbox.context import warn_of_path
 from atoll.text.name_hints import RLMHints
+from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from atoll.agent.rlm.context_sources import ContextSource
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.options import RLMConfig, RLMOptions
-    from atoll.agent.rlm.session import LiveEnvironment
-    from atoll.agent.rlm.types import Ending
+    from atoll.agent.rlm.types import RunResult
 
 
 CLOSED = "the RLM is closed: close() was called, or its `with` block has ended. Make another one"
@@ -64,23 +64,52 @@ class RLM(RLMHints):
         self._closed = False
 
     async def completion(self, question: str, context: Any = None) -> Answer:
-        """The answer to a question over a text, files, a folder, data, or a Context."""
+        """Return the answer to a question over a text, files, a folder, data, or a Context."""
         warn_of_path(context)
         return await self.ask_in(None, question, context)
 
     async def ask_in(self, live: LiveEnvironment | None, question: str, context: Any) -> Answer:
-        """Return the answer of a run in a session's environment, or in one of its own."""
+        """Return the answer of a run in a session's environment, or in one of its own.
+
+        How the run ended is told to the trajectory.
+        """
         self._require_open()
+        config = self._config
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
-            account = Account(self._config.budget, on_warning=_warner(writer))
+
+            def warn(what: str, used: float, limit: float) -> None:
+                writer.emit(
+                    events.BudgetWarned(what=what, used=used, limit=limit, share=used / limit)
+                )
+
             calls = ModelCalls(
                 models=self._models,
-                account=account,
+                account=Account(config.budget, on_warning=warn),
                 writer=writer,
-                concurrency=Concurrency(self._config.concurrency),
-                temperature=self._config.temperature,
+                concurrency=Concurrency(config.concurrency),
+                temperature=config.temperature,
             )
-            ending = await self._run(Run(self._config, live), question, context, calls)
+            outcome, error = "failed", None
+            try:
+                ending = await Run(config, live).root(question, context, calls)
+                outcome = ending.ended.value
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            except Exception as exc:
+                error = f"{type(exc).__name__}: {exc}"
+                raise
+            finally:
+                writer.emit(
+                    events.RunEnded(
+                        outcome=outcome,
+                        usd=calls.totals.usd,
+                        usage=usage_fields(calls.totals.usage),
+                        calls=calls.totals.calls,
+                        seconds=calls.account.seconds,
+                        error=error,
+                    )
+                )
             return _answer(ending, calls, self._path)
 
     def session(self, context: Any = None) -> Session:
@@ -91,28 +120,11 @@ class RLM(RLMHints):
         self._sessions.add(made)
         return made
 
-    async def _run(self, run: Run, question: str, context: Any, calls: ModelCalls) -> Ending:
-        """The run, and how it ended told to the trajectory."""
-        outcome, error = "failed", None
-        try:
-            ending = await run.root(question, context, calls)
-            outcome = ending.ended.value
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except Exception as exc:
-            error = f"{type(exc).__name__}: {exc}"
-            raise
-        else:
-            return ending
-        finally:
-            _tell_end(calls, outcome, error)
-
     async def close(self) -> None:
         """End the sandboxes of sessions, and let go of the models' connections."""
         self._closed = True
-        for one in tuple(self._sessions):
-            await one.close()
+        for session in tuple(self._sessions):
+            await session.close()
         await self._models.close()
 
     def _require_open(self) -> None:
@@ -126,14 +138,7 @@ class RLM(RLMHints):
         await self.close()
 
 
-def _warner(writer: TrajectoryWriter) -> Callable[[str, float, float], None]:
-    def warn(what: str, used: float, limit: float) -> None:
-        writer.emit(events.BudgetWarned(what=what, used=used, limit=limit, share=used / limit))
-
-    return warn
-
-
-def _answer(ending: Ending, calls: ModelCalls, path: PathLike[str] | str | None) -> Answer:
+def _answer(ending: RunResult, calls: ModelCalls, path: PathLike[str] | str | None) -> Answer:
     return Answer(
         text=ending.text,
         value=ending.value,
@@ -155,14 +160,55 @@ def _answer(ending: Ending, calls: ModelCalls, path: PathLike[str] | str | None)
     )
 
 
-def _tell_end(calls: ModelCalls, outcome: str, error: str | None) -> None:
-    calls.writer.emit(
-        events.RunEnded(
-            outcome=outcome,
-            usd=calls.totals.usd,
-            usage=usage_fields(calls.totals.usage),
-            calls=calls.totals.calls,
-            seconds=calls.account.seconds,
-            error=error,
-        )
-    )
+REMEMBERED, LONGEST = 5, 2_000
+"""Earlier questions that the model is told of, and characters of each with its answer."""
+SESSION_CLOSED = (
+    "the session is closed: close() was called, or its `with` block, or its RLM's, has ended. "
+    "Open another one: rlm.session(context)"
+)
+
+
+class Session:
+    """Questions in turn over one context; each is a run with a budget of its own.
+
+    They share one sandbox, so that a question finds the variables of the ones before it. Use it in
+    `async with`, or call close().
+    """
+
+    def __init__(self, rlm: RLM, context: Any) -> None:
+        self._rlm, self._context = rlm, context
+        self._source: ContextSource | None = None
+        self._live = LiveEnvironment()
+        self._earlier: list[str] = []
+        self._turn, self._closed = asyncio.Lock(), False
+
+    async def ask(self, question: str) -> Answer:
+        """Return the answer to a question, which may refer to earlier ones: "and when?"."""
+        async with self._turn:
+            if self._closed:
+                raise SandboxClosedError(SESSION_CLOSED)
+            if self._source is None:
+                self._source = await asyncio.to_thread(read_context, self._context)
+            asked = self._with_earlier(question)
+            answer = await self._rlm.ask_in(self._live, asked, self._source)
+            said = answer.text or f"(no answer: {answer.reason})"
+            self._earlier.append(f"Question: {question}\nAnswer: {said}"[:LONGEST])
+            return answer
+
+    async def close(self) -> None:
+        """End the sandbox; a later question is a SandboxClosedError."""
+        async with self._turn:
+            self._closed = True
+            await self._live.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    def _with_earlier(self, question: str) -> str:
+        if not self._earlier:
+            return question
+        told = quoted("earlier", "\n\n".join(self._earlier[-REMEMBERED:]))
+        return f"{question}\n\nBefore this question there were:\n{told}"

@@ -21,7 +21,7 @@ from atoll.agent.trajectory.events import (
     SubcallEnded,
     SubcallStarted,
 )
-from atoll.agent.trajectory.fields import Usage as UsageFields
+from atoll.agent.trajectory.events import Usage as UsageFields
 from atoll.errors import ModelError, ModelReplyError, ModelTimeoutError
 from atoll.text.tokens import estimate
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from atoll.agent.rlm.budget import Account
     from atoll.agent.rlm.models.resolve import Models
     from atoll.agent.rlm.models.types import Completion, Message, Model
-    from atoll.agent.rlm.types import Ending
-    from atoll.agent.trajectory.writer import TrajectoryWriter
+    from atoll.agent.rlm.types import RunResult
+    from atoll.agent.trajectory.reader import TrajectoryWriter
 
 MAX_TOKENS = 4096
 LEAST_TOKENS = 16
@@ -60,14 +60,14 @@ class Concurrency:
         )
         self._told = 0
         self.hushed = False
-        """Whether a trajectory knows that it is not told of all."""
+        """Whether the notice that events are left out was emitted."""
 
     def runs(self, depth: int) -> asyncio.Semaphore:
-        """The places for runs at this depth."""
+        """Return the places for runs at this depth."""
         return self._runs[depth]
 
     def may_tell(self, paid: int) -> bool:
-        """Whether a trajectory is told of one more sub-call, when so many were paid for."""
+        """Return whether a trajectory is told of one more sub-call, when so many were paid for."""
         if self._told >= paid + FREE_TOLD:
             return False
         self._told += 1
@@ -83,7 +83,7 @@ class Totals:
     calls: int = 0
 
     def add(self, completion: Completion) -> None:
-        """One more call. Dollars are not known any more once one call's are not."""
+        """Add a call; the sum of dollars is unknown once the price of a call is."""
         self.usage += completion.usage
         self.calls += 1
         known = self.usd is not None and completion.usd is not None
@@ -92,7 +92,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCalls:
-    """One run's way to its models; `parent` is the sub-call that the run is, if it is one."""
+    """The metered model client of one run; `parent` is the sub-call that the run belongs to."""
 
     models: Models
     account: Account
@@ -128,14 +128,27 @@ class ModelCalls:
             if not timer.expired():
                 raise
             self.account.refuse("seconds")
-        self._count(completion)
-        self._tell_answered(completion, call)
+        calls: ModelCalls | None = self
+        while calls is not None:
+            calls.totals.add(completion)
+            calls = calls.above
+        self.writer.emit(
+            ModelAnswered(
+                parent=self.parent,
+                depth=self.depth,
+                call=call,
+                text=completion.text,
+                usage=usage_fields(completion.usage),
+                usd=completion.usd,
+                duration_ms=completion.duration_ms,
+            )
+        )
         return replace(completion, text=without_thoughts(completion.text))
 
     async def _paid(
         self, model: Model, messages: Sequence[Message], call: str, max_tokens: int
     ) -> Completion:
-        """The answer, for what was set aside. A call that was cut short may have cost all of it."""
+        """Return the reply, and settle its cost; a call that was cut short may have cost it all."""
         prompt = prompt_tokens(messages)
         room = await self._room(model, prompt, max_tokens)
         most = would_cost(model, prompt, room)
@@ -154,13 +167,14 @@ class ModelCalls:
         return completion
 
     async def _room(self, model: Model, prompt: int, most: int) -> int:
-        """How long an answer can be paid for.
+        """Return how long an answer can be paid for.
 
         Calls under way mostly cost less than was set aside for them: they are waited for as long as
         that could make it longer.
         """
         while True:
-            now, then = (self._affordable(model, prompt, most, settled=s) for s in (False, True))
+            now = self._affordable(model, prompt, most, settled=False)
+            then = self._affordable(model, prompt, most, settled=True)
             if now >= then:
                 break
             await self.account.settlement()
@@ -171,7 +185,8 @@ class ModelCalls:
         return now
 
     def _affordable(self, model: Model, prompt: int, most: int, *, settled: bool) -> int:
-        tokens, usd = (self.account.left(what, settled=settled) for what in ("tokens", "usd"))
+        tokens = self.account.left("tokens", settled=settled)
+        usd = self.account.left("usd", settled=settled)
         base = would_cost(model, prompt, 0)
         each = (would_cost(model, prompt, 1000) - base) / 1000
         room = min(most, tokens - prompt)
@@ -179,18 +194,14 @@ class ModelCalls:
             room = min(room, (usd - base) / each)
         return max(0, int(room)) if base <= usd else 0
 
-    def _count(self, completion: Completion) -> None:
-        calls: ModelCalls | None = self
-        while calls is not None:
-            calls.totals.add(completion)
-            calls = calls.above
-
     def _tell_asked(
         self, model: Model, messages: Sequence[Message], call: str, prompt: int
     ) -> None:
-        pairs = zip(self.sent, messages, strict=False)
-        same = next((n for n, (old, new) in enumerate(pairs) if old != new), None)
-        repeated = min(len(self.sent), len(messages)) if same is None else same
+        repeated = 0
+        for old, new in zip(self.sent, messages, strict=False):
+            if old != new:
+                break
+            repeated += 1
         self.sent[:] = messages
         self.writer.emit(
             ModelAsked(
@@ -202,21 +213,8 @@ class ModelCalls:
                 input_tokens=prompt,
                 repeated=repeated,
                 messages=tuple(
-                    {"role": one.role, "content": one.content} for one in messages[repeated:]
+                    [{"role": sent.role, "content": sent.content} for sent in messages[repeated:]]
                 ),
-            )
-        )
-
-    def _tell_answered(self, completion: Completion, call: str) -> None:
-        self.writer.emit(
-            ModelAnswered(
-                parent=self.parent,
-                depth=self.depth,
-                call=call,
-                text=completion.text,
-                usage=usage_fields(completion.usage),
-                usd=completion.usd,
-                duration_ms=completion.duration_ms,
             )
         )
 
@@ -242,8 +240,8 @@ class SubcallEvents:
         return one
 
     async def end(
-        self, work: Awaitable[Ending], totals: Totals, *, downgraded: bool = False
-    ) -> Ending:
+        self, work: Awaitable[RunResult], totals: Totals, *, downgraded: bool = False
+    ) -> RunResult:
         """Return what `work` gives, and emit how it ended and what it used."""
         answer, ended, error = "", Ended.UNANSWERED, None
         try:
@@ -278,7 +276,7 @@ class SubcallEvents:
 
 
 def usage_fields(usage: Usage) -> UsageFields:
-    """A usage as trajectories keep it."""
+    """Return a usage as trajectories keep it."""
     return UsageFields(
         input=usage.input_tokens, output=usage.output_tokens, cached=usage.cached_tokens
     )
@@ -291,4 +289,4 @@ def would_cost(model: Model, prompt: int, answer: int) -> float:
 
 def prompt_tokens(messages: Sequence[Message]) -> int:
     """Return the most tokens that messages can have, by an estimate with a margin."""
-    return int(sum(estimate(one.content) + OVERHEAD for one in messages) * MARGIN)
+    return int(sum(estimate(message.content) + OVERHEAD for message in messages) * MARGIN)

@@ -102,16 +102,20 @@ def configured(
             f"not an RLMConfig: {config!r:.60}. Write options by name, such as max_depth=1"
         )
     given = {**fitting(window), **options}
-    known = {one.name for one in dataclasses.fields(RLMConfig)}
-    own = {name: value for name, value in given.items() if name in known}
-    rest = {name: value for name, value in given.items() if name not in known}
+    own: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in RLMConfig.__dataclass_fields__:
+            own[name] = value
+        else:
+            rest[name] = value
     base = config or RLMConfig()
     environment = merge(base.environment, rest, EnvironmentConfig)
     return dataclasses.replace(base, environment=environment, **own)
 
 
 def fitting(window: int | None) -> dict[str, int]:
-    """RLMConfig for a window of so many tokens; nothing to set for one that nobody speaks of."""
+    """Return the fields of RLMConfig for a window of so many tokens; {} if window is None."""
     if window is None:
         return {}
     if window < LEAST_WINDOW:

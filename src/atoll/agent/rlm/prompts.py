@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.search.sections import MOST_SECTIONS as MOST_FOUND
+from atoll.search.sections import MAX_SECTIONS as MAX_FOUND
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from atoll.search.index import ContextIndex
 
 SAMPLE = 300
-MOST_SECTIONS = 12
+MAX_SECTIONS = 12
 LONGEST_TITLE = 80
 LONGEST_REPEATED = 500
 """Characters of a question that is told again after each turn."""
-MOST_NAMES = 20
+MAX_NAMES = 20
 """Variables of earlier questions that a model is told of."""
 SECTIONED = 1 << 24
 """Characters up to which a context's sections are looked for: they are read for it."""
@@ -124,7 +124,7 @@ REPEATED = """\
 (You have run this very code before. Try something else, such as {calls}, or answer with FINAL.)"""
 _TELLING = re.compile(r"[\w-]*\d[\w-]*|[\w-]{5,}")
 """Words of a question that a search may find: numbers and names, but not "the" or "who"."""
-MOST_CALLS = 3
+MAX_CALLS = 3
 
 LAST_SYSTEM = """\
 You are answering a question about a text that you have looked into by code. Text in a block \
@@ -250,7 +250,7 @@ If an output has shown what is asked for, call FINAL with it. If it has shown a 
 grep for the name that it gave. If it has shown nothing, grep for one word.""",
 )
 MEDIUM, LARGE = Profile(name="medium", example=EXAMPLE), Profile(name="large")
-PROFILES = {one.name: one for one in (SMALL, MEDIUM, LARGE)}
+PROFILES = {profile.name: profile for profile in (SMALL, MEDIUM, LARGE)}
 FAMILIES = (
     (re.compile(r"(?<![\d.])(?:0\.\d+|[1-4](?:\.\d)?)b\b"), SMALL),
     (re.compile(r"(?<![\d.])(?:[5-9]|1[0-4])(?:\.\d)?b\b|mini|nano|tiny|small|lite"), MEDIUM),
@@ -261,8 +261,10 @@ FAMILIES = (
 
 def profile_of(model: str) -> Profile:
     """Return the profile of a model, by its name."""
-    name = model.lower()
-    return next((profile for known, profile in FAMILIES if known.search(name)), MEDIUM)
+    for known, profile in FAMILIES:
+        if known.search(model.lower()):
+            return profile
+    return MEDIUM
 
 
 def chosen_profile(name: str | None, model: str) -> Profile:
@@ -282,8 +284,8 @@ def repeated(question: str, codes: Iterable[str]) -> str:
     They are for words of the question. Words of an output are material, and not repeated here.
     """
     tried = "\n".join(codes).lower()
-    words = [one for one in _TELLING.findall(question) if one.lower() not in tried]
-    calls = [f'grep("{one}")' for one in dict.fromkeys(words)][:MOST_CALLS]
+    words = [match for match in _TELLING.findall(question) if match.lower() not in tried]
+    calls = [f'grep("{fromkey}")' for fromkey in dict.fromkeys(words)][:MAX_CALLS]
     return REPEATED.format(calls=", ".join(calls) or "grep for another word")
 
 
@@ -356,13 +358,13 @@ def kept_variables(names: Sequence[str]) -> str:
     """Return a line about variables of earlier questions, if there are any; of many, the newest."""
     if not names:
         return ""
-    more = len(names) - MOST_NAMES
+    more = len(names) - MAX_NAMES
     left_out = f" (and {more:,} older ones: SHOW_VARS())" if more > 0 else ""
-    shown = ", ".join(names[-MOST_NAMES:])
+    shown = ", ".join(names[-MAX_NAMES:])
     return f"\nVariables of earlier questions are still there: {shown}{left_out}."
 
 
-def facts(index: ContextIndex | None, given: ContextSource) -> dict[str, Any]:
+def facts(index: ContextIndex | None, given: ContextSource) -> dict[str, object]:
     """Return the same as data, without any of the text."""
     kind = "files" if given.files else given.kind.rstrip(",")
     known = {"kind": kind, "length": 0 if index is None else index.length}
@@ -374,7 +376,9 @@ def _titles(index: ContextIndex) -> list[str]:
     if index.length > SECTIONED:
         return []
     sections = index.sections()
-    titles = [" ".join(one.title.split())[:LONGEST_TITLE] for one in sections[:MOST_SECTIONS]]
+    titles = [
+        " ".join(section.title.split())[:LONGEST_TITLE] for section in sections[:MAX_SECTIONS]
+    ]
     more = len(sections) - len(titles)
-    least = "at least " if len(sections) >= MOST_FOUND else ""
+    least = "at least " if len(sections) >= MAX_FOUND else ""
     return [*titles, f"... and {least}{more:,} more sections"] if more else titles

@@ -17,11 +17,10 @@ OPENING = re.compile(r"[ \t]{0,12}+(`{3,}+|~{3,}+)[ \t]*+([\w.+-]*+)[^\n`]*+\Z")
 """Possessive, so that nothing is tried twice."""
 LANGUAGES = frozenset({"", "python", "python3", "py", "repl", "ipython", "tool_code", "code"})
 DATA_FORMATS = frozenset(
-    {
-        "json", "jsonl", "yaml", "yml", "toml", "ini", "csv", "tsv", "xml", "html", "text", "txt",
-        "plain", "plaintext", "markdown", "md",
-    }
-)  # fmt: skip
+    """
+    json jsonl yaml yml toml ini csv tsv xml html text txt plain plaintext markdown md
+""".split()
+)
 """Blocks of these may be an answer; a block in another language is code."""
 TAGS = ("<code>", "</code>")
 THOUGHTS = re.compile(r"\s*+<(think|thinking|thought|reasoning)>")
@@ -30,9 +29,9 @@ END_OF_THOUGHTS = re.compile(
 )
 TOOL_NAMES, TOOL_ARGUMENTS = {"name", "tool", "function"}, {"arguments", "parameters", "args"}
 ANSWER = re.compile(r"^[ \t]*(FINAL|FINAL_VAR)\(", re.MULTILINE)
-MOST_BLOCKS = 20
+MAX_BLOCKS = 20
 LONGEST = 1 << 20
-LONGEST_PROGRAM, MOST_BRACKETS = 20_000, 500
+LONGEST_PROGRAM, MAX_BRACKETS = 20_000, 500
 """A reply without a fence is parsed to see whether it is code, if it is no longer than this."""
 TRIPLES = ("'''", '"""')
 _STRING_OR_COMMENT = re.compile(r"""'''|\"\"\"|'(?:[^'\\]|\\.)*'?|"(?:[^"\\]|\\.)*"?|\#.*""")
@@ -75,7 +74,7 @@ def parse(text: str, *, is_cut: bool = False) -> Reply:
     if name == "FINAL" and _has_quotes(inner):
         cells, name = [*cells, f"FINAL({inner})"], None  # so that the quotes are checked
     return Reply(
-        cells=tuple(cell for cell in cells if cell.strip())[:MOST_BLOCKS],
+        cells=tuple(cell for cell in cells if cell.strip())[:MAX_BLOCKS],
         answer=_literal(inner) if name == "FINAL" else None,
         variable=_variable(name, inner),
         prose=prose.strip(),
@@ -328,7 +327,7 @@ def _variable(name: str | None, inner: str) -> str | None:
 
 def _is_code(text: str) -> bool:
     """Return whether a text without any fence is a program: it parses, and it does something."""
-    if len(text) > LONGEST_PROGRAM or _brackets(text) > MOST_BRACKETS:
+    if len(text) > LONGEST_PROGRAM or _brackets(text) > MAX_BRACKETS:
         return False
     tree = _parsed(text)
     return tree is not None and any(

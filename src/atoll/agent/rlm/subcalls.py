@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.agent.environment.tools.registry import CALLING
 from atoll.agent.rlm.model_calls import ModelCalls, SubcallEvents, Totals
 from atoll.agent.rlm.models.types import Message
-from atoll.agent.rlm.types import Ended, Ending
+from atoll.agent.rlm.types import Ended, RunResult
 from atoll.errors import ConfigError, ModelReplyError
 from atoll.guest.agent.bridge import ANSWER_KEY
 from atoll.sandbox.context import Context
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from atoll.agent.rlm.budget import Account
     from atoll.agent.rlm.options import RLMConfig
-    from atoll.search.coverage import Ledger
+    from atoll.search.coverage import CoverageLog
 
-    Child = Callable[[str, Any, ModelCalls], Awaitable[Ending]]
-    Start = Callable[[SubcallEvents], Coroutine[Any, Any, Ending]]
+    Child = Callable[[str, Any, ModelCalls], Awaitable[RunResult]]
+    Start = Callable[[SubcallEvents], Coroutine[Any, Any, RunResult]]
 
 CHILD_SHARE = 0.5
 """Of what is left of a budget, a child may use so much."""
@@ -38,14 +38,14 @@ SHOWN = 20_000
 """Characters of a context that an rlm_query shows when it became an llm_query."""
 LONGEST_PROMPT = 1_000_000
 LONGEST_TASK = 20_000
-MOST_SAMPLES = 100
+MAX_SAMPLES = 100
 CUT_ANSWER = "\n[the answer was cut here, after {tokens:,} tokens]"
 
 
 class Work:
     """A call under way or done, and those who wait for it: it ends when the last of them goes."""
 
-    def __init__(self, call: str, task: asyncio.Task[Ending]) -> None:
+    def __init__(self, call: str, task: asyncio.Task[RunResult]) -> None:
         self.call, self._task, self._waiting = call, task, 0
 
     @property
@@ -55,7 +55,7 @@ class Work:
             return True
         return self._task.done() and self._task.exception() is not None
 
-    async def answer(self) -> Ending:
+    async def answer(self) -> RunResult:
         """Return what it gives."""
         self._waiting += 1
         try:
@@ -80,11 +80,11 @@ class Subcalls:
         self._config, self._calls = config, calls
         self._context, self._child, self._clean = context, child, clean
         self._works: dict[bytes, Work] = {}
-        self._tasks: set[asyncio.Task[Ending]] = set()
+        self._tasks: set[asyncio.Task[RunResult]] = set()
         self._notes: list[str] = []
-        self._unsure: dict[str, Ending] = {}
-        self._untold: list[Ending] = []
-        self.ledger: Ledger | None = None
+        self._forced: dict[str, RunResult] = {}
+        self._unreported_forced: list[RunResult] = []
+        self.ledger: CoverageLog | None = None
         """What the loop has seen of its context; children that share the context add to it."""
 
     async def llm_query(self, prompt: str, samples: int = 1) -> str | list[str]:
@@ -92,8 +92,8 @@ class Subcalls:
         _check_length("prompt", prompt, LONGEST_PROMPT)
         if samples == 1:
             return await self._sample(prompt, 0)
-        if not isinstance(samples, int) or not 0 < samples <= MOST_SAMPLES:
-            raise ConfigError(f"samples must be a number from 1 to {MOST_SAMPLES}, not {samples!r}")
+        if not isinstance(samples, int) or not 0 < samples <= MAX_SAMPLES:
+            raise ConfigError(f"samples must be a number from 1 to {MAX_SAMPLES}, not {samples!r}")
         return await asyncio.gather(*(self._sample(prompt, n) for n in range(samples)))
 
     async def _sample(self, prompt: str, number: int) -> str:
@@ -101,7 +101,7 @@ class Subcalls:
         key, start = _digest("llm_query", prompt, str(number)), partial(self._plain, prompt)
         return (await self._once(key, start, kind="llm_query", prompt=prompt)).text
 
-    async def rlm_query(self, task: str, context: Any) -> dict[str, Any]:
+    async def rlm_query(self, task: str, context: Any) -> dict[str, object]:
         """Run the task on `context` as a run of its own; where that is not allowed, an llm_query.
 
         A run that ends without an answer is an error. The guest makes a text with attributes of
@@ -124,44 +124,47 @@ class Subcalls:
 
     def begin_turn(self) -> None:
         """Note that the model has been told of the runs below that ended so far."""
-        self._untold = []
+        self._unreported_forced = []
 
     def unsure(self, text: str) -> tuple[Ended, str] | None:
         """Return how a run below ended, and why, if it was forced or refused and this rests on it.
 
         It does if the text is the run's answer, or if the model was not told of that run before.
         """
-        if ending := self._unsure.get(text.strip()):
+        if ending := self._forced.get(text.strip()):
             return ending.ended, f"it is the answer of an rlm_query that was {ending.ended}"
-        if not self._untold:
+        if not self._unreported_forced:
             return None
-        ended, many = self._untold[0].ended, counted(len(self._untold), "answers")
+        ended, many = (
+            self._unreported_forced[0].ended,
+            counted(len(self._unreported_forced), "answers"),
+        )
         return ended, f"it was given in one turn with {many} of rlm_query that ended as {ended}"
 
     async def close(self) -> None:
-        """End what is still under way."""
+        """Cancel the calls that still run."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _handed_up(self, ending: Ending) -> dict[str, Any]:
+    def _handed_up(self, ending: RunResult) -> dict[str, object]:
         if ending.ended is Ended.UNANSWERED:
             raise ModelReplyError(f"the run ended without an answer: {ending.reason}")
         if ending.ended is not Ended.ANSWERED:
-            self._unsure[ending.text.strip()] = ending
-            self._untold.append(ending)
+            self._forced[ending.text.strip()] = ending
+            self._unreported_forced.append(ending)
             self._notes.append(f"an answer of rlm_query is {ending.ended}: {ending.reason}")
         return {
             ANSWER_KEY: ending.text,
             "value": ending.value,
             "ended": ending.ended.value,
             "reason": ending.reason,
-            "evidence": [dataclasses.asdict(one) for one in ending.evidence],
+            "evidence": [dataclasses.asdict(quote) for quote in ending.evidence],
             "coverage": None if ending.coverage is None else ending.coverage.to_dict(),
         }
 
-    async def _once(self, key: bytes, start: Start, **facts: Any) -> Ending:
+    async def _once(self, key: bytes, start: Start, **facts: Any) -> RunResult:
         """Return the answer of an identical call if there is one, or will be; else of this one."""
         known = self._works.get(key)
         if known is not None and not known.failed:
@@ -176,18 +179,18 @@ class Subcalls:
         known = self._works[key] = Work(events.call, task)
         return await known.answer()
 
-    def _over(self, task: asyncio.Task[Ending]) -> None:
+    def _over(self, task: asyncio.Task[RunResult]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who asked may be gone: that is not a fault
 
     async def _plain(
         self, prompt: str, events: SubcallEvents, *, downgraded: bool = False
-    ) -> Ending:
+    ) -> RunResult:
         sub = self._below(events.call, self._calls.account)
         return await events.end(self._answer(sub, prompt), sub.totals, downgraded=downgraded)
 
-    async def _recursive(self, task: str, context: Any, events: SubcallEvents) -> Ending:
+    async def _recursive(self, task: str, context: Any, events: SubcallEvents) -> RunResult:
         if self._forbidden():
             text = await asyncio.to_thread(_text, context)
             if len(text) > SHOWN:
@@ -220,7 +223,7 @@ class Subcalls:
         too_late = account.left("seconds") * CHILD_SHARE < LEAST_SECONDS
         return too_deep or too_late or account.left("calls") * CHILD_SHARE < LEAST_CALLS
 
-    async def _answer(self, calls: ModelCalls, prompt: str) -> Ending:
+    async def _answer(self, calls: ModelCalls, prompt: str) -> RunResult:
         completion = await calls.ask(
             calls.models.sub,
             [Message("user", prompt)],
@@ -231,7 +234,7 @@ class Subcalls:
         if not completion.text.strip():
             raise ModelReplyError(f"the answer of the model is empty, after {tokens:,} tokens")
         cut = CUT_ANSWER.format(tokens=tokens) if completion.finish == "length" else ""
-        return Ending(text=completion.text + cut)
+        return RunResult(text=completion.text + cut)
 
 
 def _check_length(what: str, text: str, most: int) -> None:
@@ -242,7 +245,7 @@ def _check_length(what: str, text: str, most: int) -> None:
         )
 
 
-def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str, Any] | None]:
+def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str, object] | None]:
     """Return what makes an rlm_query the same as another, and what is told of its context."""
     if context is None:
         return _digest("rlm_query", task, "none"), None

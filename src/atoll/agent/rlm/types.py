@@ -1,4 +1,4 @@
-"""The result of a run: an answer, or why there is none."""
+"""The result of a run: an answer, or the reason why it has no answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from atoll.agent.environment.exploration import Exploration
     from atoll.agent.memory.learner import Learner
-    from atoll.search.coverage import Coverage, Ledger
+    from atoll.search.coverage import Coverage, CoverageLog
     from atoll.search.evidence import Evidence
 
 
@@ -33,7 +33,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class RunResult:
     """What one loop, or one direct question, came to: a run's, or that of a run inside it."""
 
     ended: Ended = Ended.ANSWERED
@@ -43,7 +43,7 @@ class Ending:
     value: Any = None
     evidence: tuple[Evidence, ...] = ()
     coverage: Coverage | None = None
-    ledger: Ledger | None = None
+    ledger: CoverageLog | None = None
     """What was seen of the context: a run that shares the context adds it to its own."""
     turns: int = 0
     way: str = "loop"
@@ -97,7 +97,7 @@ class Answer:
     @property
     def unfound(self) -> tuple[Evidence, ...]:
         """The quotes that are not in the context."""
-        return tuple(one for one in self.evidence if not one.found)
+        return tuple(quote for quote in self.evidence if not quote.found)
 
     def __str__(self) -> str:
         return self.text
@@ -107,7 +107,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         """Show the answer in a notebook, with its quotes and what it took."""
-        quotes = [f"“{one.quote}” {_place(one)}" for one in self.evidence]
+        quotes = [f"“{quote.quote}” {_place(quote)}" for quote in self.evidence]
         facts = markup.note(" · ".join(self._facts()))
         return markup.block(markup.text(self.text), markup.items(quotes), facts)
 

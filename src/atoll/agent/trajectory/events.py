@@ -6,10 +6,123 @@ Every event belongs to a call: to the run itself (`parent` None) or to the sub-c
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any
+import math
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from atoll.agent.trajectory.fields import DATA_CAP, TEXT_CAP, Usage, clamp, cut, plain
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from dataclasses import Field
+
+
+TEXT_CAP = 2_000
+"""Characters of a text whose field has no cap of its own."""
+DATA_CAP = 16_000
+"""Characters in all texts and keys of one field of plain data."""
+DEPTH_CAP, VALUE_CAP = 6, 2_000
+NUMBER_CAP = 1e15
+"""Largest plausible count of tokens, milliseconds or dollars."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that a model read, wrote, and had read before (a part of `input`)."""
+
+    input: int = 0
+    output: int = 0
+    cached: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cached=self.cached + other.cached,
+        )
+
+
+def cut(text: str, cap: int) -> str:
+    """Return the text, or its start and how much is missing: at most `cap`, and idempotent."""
+    if len(text) <= cap:
+        return text
+    room = max(cap - len(_cut_mark(len(text))), 0)
+    return (text[:room] + _cut_mark(len(text) - room))[:cap]
+
+
+def _cut_mark(missing: int) -> str:
+    return f"\n[cut: {missing:,} more characters]"
+
+
+def clamp(value: float) -> float:
+    """Return the number, limited to NUMBER_CAP; 0 for NaN."""
+    if isinstance(value, float) and math.isnan(value):
+        return 0.0
+    return value if _is_number(value) else (NUMBER_CAP if value > 0 else -NUMBER_CAP)
+
+
+def plain(value: Any, cap: int = DATA_CAP) -> Any:
+    """Return the value as JSON data; parts that are too long or too deep are marked as cut."""
+    return _Plain(cap).of(value, DEPTH_CAP)
+
+
+def fits(kind: str, value: Any) -> bool:
+    """Return whether a value that was read has the type of its field's annotation."""
+    return any(_CHECKS[part](value) for part in kind.split(" | "))
+
+
+class _Plain:
+    """Walks a value with a budget of characters and of values."""
+
+    def __init__(self, cap: int) -> None:
+        self._characters, self._values = cap, VALUE_CAP
+
+    def of(self, value: Any, depth: int) -> Any:
+        self._values -= 1
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, (int, float)):
+            return value if _is_number(value) else "[cut: no plain number]"
+        if isinstance(value, (Mapping, list, tuple)):
+            return self._many(value, depth) if depth else "[cut: too deep]"
+        return self._text(value if isinstance(value, str) else f"[a {type(value).__name__}]")
+
+    def _many(self, value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> Any:
+        if isinstance(value, Mapping):
+            room = list(value.items())[: max(self._values, 0)]
+            return {self._text(str(key)): self.of(one, depth - 1) for key, one in room}
+        return [self.of(item, depth - 1) for item in value[: max(self._values, 0)]]
+
+    def _text(self, text: str) -> str:
+        kept = cut(text, max(self._characters, 0))
+        self._characters -= len(kept)
+        return kept
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether it is a plausible number; compares only: an int may be too large for float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -NUMBER_CAP <= value <= NUMBER_CAP  # false for nan
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value)
+
+
+def _is_dicts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, dict) for item in value)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": _is_whole,
+    "float": _is_number,
+    "None": lambda value: value is None,
+    "Data": lambda value: isinstance(value, dict),
+    "tuple[Data, ...]": _is_dicts,
+    "Usage": lambda value: isinstance(value, Usage),
+}
 
 Data = dict[str, Any]
 
@@ -252,3 +365,68 @@ KINDS: dict[str, type[Event]] = {
     "run_ended": RunEnded,
 }
 """The classes of events, by their name in a file under `event`."""
+
+KIND = "event"
+"""The key of an event's type; `kind` is a field of some events."""
+_NAMES = {made: name for name, made in KINDS.items()}
+_ALL: list[type[Event]] = [Event, *KINDS.values()]
+_FIELDS: dict[type[Event], dict[str, Field[Any]]] = {
+    made: {known.name: known for known in fields(made) if known.name != "extra"} for made in _ALL
+}
+_BASE = ("id", "parent", "run", "at")
+"""Fields that are left out if they are empty."""
+
+
+def to_dict(event: Event) -> Data:
+    """Return the event as JSON data; from_dict returns an equal event."""
+    kind = event.kind if isinstance(event, UnknownEvent) else _NAMES[type(event)]
+    values = {known.name: getattr(event, known.name) for known in fields(event)}
+    extra = values.pop("extra")
+    if isinstance(event, UnknownEvent):
+        values = {name: values[name] for name in _BASE if values[name]}
+    told = {name: _told(one) for name, one in values.items() if one or name not in _BASE}
+    return {KIND: kind, **told, **{name: extra[name] for name in extra if name not in told}}
+
+
+def from_dict(data: Mapping[str, Any]) -> Event:
+    """Return the event in `data`; an UnknownEvent if it is not valid, never an error."""
+    given = dict(data)
+    kind = given.pop(KIND) if isinstance(given.get(KIND), str) else ""
+    made = KINDS.get(kind)
+    values = {} if made is None else _values(made, given)
+    if made is None or values is None:
+        return UnknownEvent(kind=kind, **_base(given), extra=given)
+    known = _FIELDS[made]
+    return made(**values, extra={name: given[name] for name in given if name not in known})
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, Usage):
+        return {"input": value.input, "output": value.output, "cached": value.cached}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _values(made: type[Event], given: Mapping[str, Any]) -> Data | None:
+    """Return the constructor's arguments; None if one is missing or has another type."""
+    values = {}
+    for name, one in _FIELDS[made].items():
+        if name in given:
+            values[name] = _read(str(one.type), given[name])
+            if not fits(str(one.type), values[name]):
+                return None
+        elif one.default is MISSING and one.default_factory is MISSING:
+            return None
+    return values
+
+
+def _read(kind: str, value: Any) -> Any:
+    if kind == "Usage" and isinstance(value, dict):
+        parts = {name: value.get(name, 0) for name in ("input", "output", "cached")}
+        return Usage(**parts) if all(fits("int", part) for part in parts.values()) else None
+    return tuple(value) if kind.startswith("tuple") and isinstance(value, list) else value
+
+
+def _base(given: Mapping[str, Any]) -> Data:
+    """Return the valid ones of the fields that all events have."""
+    known = {name: one for name, one in _FIELDS[Event].items() if name in given}
+    return {name: given[name] for name, one in known.items() if fits(str(one.type), given[name])}

@@ -16,7 +16,7 @@ def lines(text: str) -> list[str]:
     """Return the text's lines, each made safe, without blank ones at the end."""
     plain = text.replace("\r\n", "\n").translate(_ENDS).rstrip()
     told = plain.split("\n") if plain else []
-    return told if "".join(told).isprintable() else [_visible(one) for one in told]
+    return told if "".join(told).isprintable() else [_visible(text) for text in told]
 
 
 def line(text: str) -> str:

@@ -18,8 +18,8 @@ from atoll.agent.trajectory.events import (
     RunStarted,
     SubcallEnded,
     SubcallStarted,
+    Usage,
 )
-from atoll.agent.trajectory.fields import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +131,7 @@ class _Run:
 
 def _finished(draft: _Draft) -> Node:
     children = tuple(map(_finished, draft.children + draft.loose))
-    below = reduce(Totals.__add__, (one.totals for one in children), Totals())
+    below = reduce(Totals.__add__, (child.totals for child in children), Totals())
     start, end = _span(draft, children)
     return Node(
         event=draft.event,
@@ -171,5 +171,5 @@ def _span(draft: _Draft, children: tuple[Node, ...]) -> tuple[float, float]:
     at = draft.event.elapsed_ms
     if isinstance(draft.event, (CodeRan, ModelAnswered)):  # its event comes at its end
         return max(at - draft.event.duration_ms, 0.0), at
-    latest = max((one.end_ms for one in children), default=at)
+    latest = max((child.end_ms for child in children), default=at)
     return at, max(at, draft.end.elapsed_ms if draft.end else latest)

@@ -11,8 +11,7 @@ from atoll.text.amounts import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from atoll.agent.trajectory.events import FinalGiven
-    from atoll.agent.trajectory.fields import Usage
+    from atoll.agent.trajectory.events import FinalGiven, Usage
     from atoll.agent.trajectory.tree import Node, Totals
 
 CELLS = ".-#"
@@ -81,7 +80,7 @@ def prose(text: str) -> str:
 
 def at_once(nodes: Iterable[Node]) -> int:
     """Return how many calls ran at the same time, at most."""
-    moments = [moment for one in nodes for moment in ((one.start_ms, 1), (one.end_ms, -1))]
+    moments = [moment for node in nodes for moment in ((node.start_ms, 1), (node.end_ms, -1))]
     most = now = 0
     for _, change in sorted(moments):
         now += change
@@ -93,7 +92,7 @@ def cells(coverage: Mapping[str, Any], width: int | None = None) -> str:
     """Return a coverage map as at most `width` characters of CELLS; each shows its best cell."""
     given = coverage.get("map", "")
     found = given if isinstance(given, (str, list)) else ""
-    known = "".join(_cell(one) for one in found[:CELLS_CAP])
+    known = "".join(_cell(cell) for cell in found[:CELLS_CAP])
     wide = min(width or CELLS_CAP, len(known))
     edges = [number * len(known) // wide for number in range(wide + 1)] if wide else []
     return "".join(max(known[a:b], key=CELLS.index) for a, b in pairwise(edges))

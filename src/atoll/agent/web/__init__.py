@@ -5,6 +5,6 @@ address that was checked; no cookie, password or proxy is used.
 """
 
 from atoll.agent.web.fetcher import Fetcher
-from atoll.egress.web_policy import Page, WebPolicy
+from atoll.egress.url_guard import Page, WebPolicy
 
 __all__ = ["Fetcher", "Page", "WebPolicy"]

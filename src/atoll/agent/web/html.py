@@ -5,20 +5,25 @@ from __future__ import annotations
 import codecs
 import os
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from atoll.agent.archive.confined import serve
 from atoll.errors import ArchiveError
 from atoll.extras import hint
 
+if TYPE_CHECKING:
+    from atoll.agent.archive.confined import Reply
+
 _LONGEST_TITLE = 500
 _PIECE = 1 << 20
 _DETECTED = (
-    "utf-8", "utf-16-le", "utf-16-be", "big5", "euc-jp", "euc-kr", "gb18030", "gbk", "iso2022-jp",
-    "shift-jis", "koi8-r", "koi8-u", "cp866", "cp874", "mac-roman", "mac-cyrillic",
+    *"""
+    utf-8 utf-16-le utf-16-be big5 euc-jp euc-kr gb18030 gbk iso2022-jp shift-jis koi8-r koi8-u
+    cp866 cp874 mac-roman mac-cyrillic
+""".split(),
     *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
     *(f"cp{page}" for page in range(1250, 1259)),
-)  # fmt: skip
+)
 """The charsets of HTML, by Python's names."""
 
 
@@ -32,7 +37,7 @@ def load(charset: str) -> None:
         codecs.lookup(codec)
 
 
-def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
+def text(fd: int, charset: str, most: int) -> Reply:
     """Return title and text (`most` bytes) of a page; its <head> names a missing charset."""
     from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415

@@ -8,28 +8,31 @@ from email.message import Message
 from typing import TYPE_CHECKING
 
 from atoll.agent.archive.archive import open_archive
-from atoll.agent.archive.decoding import decode
-from atoll.agent.archive.limits import ArchiveLimits
 from atoll.agent.archive.process import Process
 from atoll.agent.archive.source import as_descriptor
+from atoll.agent.archive.types import ArchiveLimits, decode
 from atoll.errors import ArchiveError, WebError
 from atoll.policy import MIB
 
 if TYPE_CHECKING:
-    from atoll.agent.web.exchange import Reply
+    from atoll.agent.web.fetcher import Reply
 
 _HTML = {"text/html", "application/xhtml+xml"}
-_TEXTS = {
-    "application/json", "application/xml", "application/javascript", "application/x-ndjson",
-    "application/yaml", "application/x-yaml", "application/toml", "application/sql",
-}  # fmt: skip
+_TEXTS = frozenset(
+    """
+    application/json application/xml application/javascript application/x-ndjson
+    application/yaml application/x-yaml application/toml application/sql
+""".split()
+)
 # Some of Python's codecs take quadratic time, such as punycode; these do not.
 _CHARSETS = {
-    "ascii", "us-ascii", "utf-8", "utf8", "utf-16", "utf-16le", "utf-16be", "latin-1", "latin1",
-    "shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5", "koi8-r", "koi8-u",
+    *"""
+    ascii us-ascii utf-8 utf8 utf-16 utf-16le utf-16be latin-1 latin1 shift_jis euc-jp euc-kr
+    gb2312 gbk gb18030 big5 koi8-r koi8-u
+""".split(),
     *(f"iso-8859-{part}" for part in (*range(1, 12), *range(13, 17))),
     *(f"windows-{page}" for page in range(1250, 1259)),
-}  # fmt: skip
+}
 _MEMORY = 1024 * MIB
 
 Read = tuple[str, str, bool]

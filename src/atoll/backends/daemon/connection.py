@@ -13,7 +13,7 @@ from atoll.config import on_windows
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
 from atoll.guest.shared import rpc
 from atoll.rpc import peer_check
-from atoll.rpc.connection import Peer, Reply
+from atoll.rpc.connection import Peer, PeerOptions, Reply
 from atoll.sandbox.bridge import CallFailedError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ IDLE_SECONDS = 5.0
 """How long a connection without a sandbox is kept for the next one."""
 SILENT_SECONDS = 10.0
 """How long a daemon that was asked something may say nothing at all, not even that it lives."""
-NOISY_CHECKS = 12
-"""After so many checks without an answer to a ping, one that says other things is given up too."""
 MAX_SANDBOXES = 128
 """On one connection; the daemon allows twice as many."""
 
@@ -48,12 +46,10 @@ class DaemonConnection:
         self._numbers = itertools.count(1)
         self._users = 0
         self._last_use: asyncio.TimerHandle | None = None
-        self._watch: asyncio.TimerHandle | None = None
         self.path = path
         self.facts: dict[str, Any] = {}
-        self._ping: asyncio.Task[None] | None = None
-        self._pinged, self._unanswered_checks = 0.0, 0
-        self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
+        options = PeerOptions(name="the daemon", silent_seconds=SILENT_SECONDS)
+        self.peer = Peer(sock, self._serve, self._hear, lambda _: None, options)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
     @property
@@ -79,59 +75,6 @@ class DaemonConnection:
         self._users -= 1
         if self._users == 0 and not self.peer.ended:
             self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "idle")
-
-    async def call(
-        self, method: str, params: dict[str, Any], fds: list[int] | None = None
-    ) -> Reply:
-        """Ask the daemon. SandboxLostError once it has been silent for SILENT_SECONDS.
-
-        An execution may wait for its turn and then run for long. So there is no limit for one
-        answer: a daemon that lives says so meanwhile, and which calls it works on. One that is
-        stopped does not, and a call that it does not know is given up.
-        """
-        if self._watch is None:
-            self._watch = self._loop.call_later(SILENT_SECONDS / 2, self._check_alive)
-        return await self.peer.call(method, params, fds)
-
-    def _check_alive(self) -> None:
-        """Ping a daemon that is silent; end the connection if it does not answer that either.
-
-        Silence alone proves nothing: our own loop may have been blocked, and asked for no answer.
-        Noise proves nothing either: a daemon that only prints is pinged too, less often. It has
-        some checks to answer instead of a time, as our loop may have read nothing meanwhile.
-        """
-        self._watch, silent = None, self.peer.silent_seconds
-        if self.peer.ended or not silent:
-            return
-        since_ping = self._loop.time() - self._pinged
-        if self._ping is not None:
-            self._unanswered_checks += 1
-            quiet = min(silent, since_ping) >= SILENT_SECONDS / 2
-            if quiet or self._unanswered_checks >= NOISY_CHECKS:
-                what = f"the daemon has not answered for {max(silent, since_ping):.1f} s"
-                self.peer.end(f"{what}, and was given up")
-                return
-        self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
-        if self._ping is None and (silent >= SILENT_SECONDS / 4 or since_ping >= SILENT_SECONDS):
-            self._pinged, self._unanswered_checks = self._loop.time(), 0
-            self._ping = self._loop.create_task(self._ask_for(self.peer.sent_calls))
-            self._ping.add_done_callback(self._forget_ping)
-
-    async def _ask_for(self, calls: list[str]) -> None:
-        """Ask whether the daemon lives; give up those of our calls that it does not work on.
-
-        What it answered before it answered this has arrived before this.
-        """
-        answer = (await self.peer.call("ping", {})).value
-        known = answer.get("calls") if isinstance(answer, dict) else None
-        for ident in calls:
-            if not isinstance(known, list) or ident not in known:
-                self.peer.give_up(ident, "the daemon lives, and does not know this call any more")
-
-    def _forget_ping(self, ping: asyncio.Task[None]) -> None:
-        self._ping = None
-        if not ping.cancelled():
-            ping.exception()  # the calls that wait are told
 
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
@@ -160,13 +103,13 @@ class DaemonConnection:
         elif method == "lines" and session in self._sandboxes:
             self._sandboxes[session][0](str(params.get("stream")), _texts(params.get("lines")))
         elif method == "output" and session in self._sandboxes:
-            pieces = [_texts(one, 2) for one in _list(params.get("pieces"))]
+            pieces = [_texts(piece, 2) for piece in _list(params.get("pieces"))]
             self._sandboxes[session][0]("output", pieces)
 
 
 def _texts(value: Any, count: int | None = None) -> list[str]:
     found = _list(value)
-    if not all(type(one) is str for one in found) or count not in (None, len(found)):
+    if not all(type(text) is str for text in found) or count not in (None, len(found)):
         raise rpc.ProtocolError("output of no known shape")
     return found
 
@@ -185,7 +128,7 @@ _connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[DaemonCo
 async def shared(path: Path) -> DaemonConnection:
     """A connection of this event loop with room for one more sandbox."""
     connections = _connections.setdefault(asyncio.get_running_loop(), [])
-    connections[:] = [one for one in connections if not one.peer.ended]
+    connections[:] = [connection for connection in connections if not connection.peer.ended]
     for connection in connections:
         if connection.path == path and connection.has_room:
             return connection

@@ -9,7 +9,7 @@ import secrets
 from contextlib import nullcontext
 from contextvars import copy_context
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.daemon import connection as connections
@@ -21,21 +21,23 @@ from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import context as contexts
-from atoll.sandbox import guard, turns, variables
+from atoll.sandbox import guard, turns, variables, verbs
 from atoll.sandbox.availability import Availability
-from atoll.sandbox.base import NOT_STARTED, check_code
+from atoll.sandbox.base import CLOSED, NOT_STARTED
 from atoll.sandbox.bridge import HostBridge
-from atoll.sandbox.wire import answers, blobs, options, results
-from atoll.types import CodeFault
+from atoll.sandbox.wire import options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
-    from atoll.rpc.connection import Reply
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.rpc.blobs import Buffer
+    from atoll.rpc.connection import Items, Reply
+    from atoll.sandbox.wire.answers import Answer, GuestAnswer, Opened
+
+R = TypeVar("R")
 
 
 class RequestTooLargeError(SandboxError):
@@ -85,8 +87,8 @@ class DaemonClientSandbox(ClientSandbox):
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to that of the token. Again: start afresh."""
         guard.require(self._config.guard)
-        if self._connection is not None and self._session and not self._connection.peer.ended:
-            await self._begin(context, {})
+        if self._is_open():
+            await self._begin(verbs.Initialize(), context)
             return
         attach = self.token is not None and not self._keep
         self._leave()
@@ -95,11 +97,10 @@ class DaemonClientSandbox(ClientSandbox):
         session = self._session = connection.hold()
         try:
             if attach:
-                self._adopt(await self._call("attach", {"token": self.token}))
+                self._adopt(await self._send(verbs.Attach(token=str(self.token))))
             else:
-                extra = {"config": options.to_wire(self._config), **self._opening()}
                 with self._progress():
-                    await self._begin(context, extra)
+                    await self._begin(self._opening(), context, self._config.state)
         except BaseException:
             connection.peer.notify("forget", {"session": session})
             self._leave()
@@ -111,9 +112,9 @@ class DaemonClientSandbox(ClientSandbox):
     def _sibling(self) -> DaemonClientSandbox:
         return DaemonClientSandbox(self._config)
 
-    def _opening(self) -> dict[str, Any]:
-        """Return what a request for a session says besides the configuration."""
-        return {"keep": self._keep}
+    def _opening(self) -> verbs.Initialize:
+        """Return the request for a session, without its context."""
+        return verbs.Initialize(config=options.to_wire(self._config), keep=self._keep)
 
     def _progress(self) -> AbstractContextManager[object]:
         """Show that the daemon builds packages by name, if that takes a while."""
@@ -123,43 +124,9 @@ class DaemonClientSandbox(ClientSandbox):
         progress.say("the daemon gets them")
         return progress
 
-    async def _run_cell(self, params: dict[str, Any], key: str | None) -> SandboxResult:
-        return results.from_wire(*await self._run("execute", {**params, "key": key}))
-
-    async def _run_command(self, params: dict[str, Any]) -> ExecuteResponse:
-        return results.response_from_wire(*await self._run("shell", params))
-
-    async def _send_tools(self, described: list[Any]) -> None:
-        await self._call("tools", {"tools": described})
-
-    async def validate_code(self, code: str) -> bool:
-        """Return whether the code compiles in the guest's Python, without running it."""
-        return await self.find_fault(code) is None
-
-    async def find_fault(self, code: str) -> CodeFault | None:
-        """Return why the code does not compile in the guest's Python; None if it does."""
-        check_code(code)
-        answer = answers.mapping((await self._call("validate", {"code": code})).value)
-        answers.field(answer, "valid", bool)
-        return CodeFault.of(answer)
-
-    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the session's guest about a variable; its answer is not checked yet."""
-        turns.refuse_own_tool(self)
-        try:
-            answer = (await self._call(method, dict(params))).value
-        except RequestTooLargeError as exc:
-            raise variables.cannot_set(str(params.get("name")), str(exc)) from None
-        return answer if isinstance(answer, dict) else {}
-
-    async def cancel(self) -> None:
-        """Interrupt the running cell; one that will not be interrupted is killed."""
-        if self._connection is not None and self._session and not self._connection.peer.ended:
-            await self._call("cancel", {})
-
-    @turns.not_in_own_tool
     async def fork(self) -> DaemonClientSandbox:
         """Return a live clone, on the same connection."""
+        turns.refuse_own_tool(self)
         twin = self._sibling()
         await self._fork_into(twin)
         return twin
@@ -170,48 +137,20 @@ class DaemonClientSandbox(ClientSandbox):
         twin._connection, twin._session = connection, connection.hold()
         twin._context = self._context
         try:
-            twin._adopt(await self._call("fork", {"twin": twin._session}))
+            twin._adopt(await self._send(verbs.Fork(twin=twin._session)))
         except BaseException:
             connection.peer.notify("forget", {"session": twin._session})
             twin._leave()
             raise
 
-    @turns.not_in_own_tool
-    async def checkpoint(self) -> str:
-        """Keep the session's present state, and return the mark to roll back to."""
-        return answers.field((await self._call("checkpoint", {})).value, "mark", str)
-
-    @turns.not_in_own_tool
-    async def rollback(self, mark: str) -> None:
-        """Restore the session to the checkpoint; the checkpoint stays usable."""
-        await self._call("rollback", {"mark": mark})
-
-    @turns.not_in_own_tool
-    async def branches(self) -> tuple[str, ...]:
-        """Return the marks of the checkpoints that are kept, oldest first."""
-        marks = answers.field((await self._call("branches", {})).value, "marks", list)
-        return tuple(map(str, marks))
-
-    @turns.not_in_own_tool
-    async def save(self) -> bytes:
-        """Return variables and files as bytes."""
-        answer = await self._call("save", {})
-        return await asyncio.to_thread(blobs.read, answer.passed_fds.take())
-
     @cached_property
     def files(self) -> Files:
         """The guest's files, by descriptors that the daemon hands over: also while a cell runs."""
-        return FolderFiles(self._folders, self.policy.file_size_bytes).reach_by(self.shell)
 
-    async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
-        answer = await self._call("folders", {"changing": changing})
-        try:
-            names = set(map(str, answers.field(answer.value, "names", list)))
-            if len(names) != len(answer.passed_fds):
-                raise SandboxError("the daemon named other folders than it opened")
-            return {str(name): answer.passed_fds.take() for name in answer.value["names"]}
-        finally:
-            answer.passed_fds.close()
+        async def folders(changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
+            return await self._send(verbs.Folders(changing=changing))
+
+        return FolderFiles(folders, self.policy.file_size_bytes).reach_by(self.shell)
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
@@ -221,7 +160,7 @@ class DaemonClientSandbox(ClientSandbox):
             return
         self._session = ""  # whoever calls from now on finds it closed
         try:
-            await connection.call("destroy", {"session": session})
+            await connection.peer.call("destroy", {"session": session})
         except SandboxError:
             pass  # it has ended already, or the daemon has
         finally:
@@ -232,27 +171,28 @@ class DaemonClientSandbox(ClientSandbox):
         """Close the connection to a kept session; its token attaches to it again."""
         self._leave()
 
-    async def _begin(self, context: Any, extra: dict[str, Any]) -> None:
+    async def _begin(
+        self, request: verbs.Initialize, context: Any, state: bytes | None = None
+    ) -> None:
         """Ask for a session with `context`, which is passed as a memory file if it is large."""
-        shared = await _share(context)
-        params, fds = dict(extra), list[int]()
+        shared, items = await _share(context), list["int | Buffer"]()
         if shared is not None:
-            params["context"] = shared.describe()
-            fds.append(os.dup(shared.fd))
+            request = dataclasses.replace(request, context=shared.describe())
+            items.append(os.dup(shared.fd))
         elif context is not None:
-            params["context"] = {"value": values.encode(context)}
-        if extra and self._config.state is not None:
-            params["state"] = True
-            fds.append(blobs.write(self._config.state))
+            request = dataclasses.replace(request, context={"value": values.encode(context)})
+        if state is not None:
+            request = dataclasses.replace(request, state=True)
+            items.append(state)
         self._context = context if shared is None else shared
-        self._adopt(await self._call("initialize", params, fds))
+        self._adopt(await self._send(request, items))
 
-    def _adopt(self, answer: Reply) -> None:
+    def _adopt(self, opened: Opened) -> None:
         assert self._connection is not None
-        self._level = Isolation.parse(answers.field(answer.value, "isolation", str))
+        self._level = Isolation.parse(opened.isolation)
         self._check_level(self._level)
-        self.context_is_shared = answers.field(answer.value, "context_shared", bool)
-        self.token = answer.value.get("token", self.token)
+        self.context_is_shared = opened.context_shared
+        self.token = opened.token or self.token
         self._bridge = self._bridge or HostBridge(self._bridge_config(), self._context_value)
         self._connection.register(self._session, self._on_lines, self._bridge.handle)
 
@@ -269,36 +209,49 @@ class DaemonClientSandbox(ClientSandbox):
 
     def _opened(self) -> DaemonConnection:
         """Return the connection; SandboxClosedError if the session is not open."""
-        super()._require_open()
-        if self._connection is None or not self._session:
-            raise SandboxClosedError(NOT_STARTED)
-        return self._connection
+        connection = self._connection
+        if self._destroyed or connection is None or not self._session:
+            raise SandboxClosedError(CLOSED if self._destroyed else NOT_STARTED)
+        return connection
 
-    async def _call(
-        self, method: str, params: dict[str, Any], fds: list[int] | None = None
-    ) -> Reply:
-        connection = self._opened()
+    def _is_open(self) -> bool:
+        connection = self._connection
+        return connection is not None and bool(self._session) and not connection.peer.ended
+
+    async def _send(self, request: verbs.Request[R], items: Items = ()) -> R:
+        answer: Answer[R] = request.answer
+        reply = await self._call(request.verb, request.params(), items)
+        if answer.is_large:
+            return await asyncio.to_thread(answer.unpack, reply)
+        return answer.unpack(reply)
+
+    async def ask_variable(self, request: verbs.VariableRequest) -> GuestAnswer:
+        """Ask the session's guest about a variable; its answer is not checked yet."""
         try:
-            return await connection.call(method, {**params, "session": self._session}, fds)
+            return await super().ask_variable(request)
+        except RequestTooLargeError as exc:
+            raise variables.cannot_set(str(request.params().get("name")), str(exc)) from None
+
+    async def _run(self, request: verbs.CodeRequest[R]) -> R:
+        """Send a request that runs code; its calls find this caller's context variables."""
+        if self._bridge is None:
+            self._require_open()
+            raise SandboxClosedError(NOT_STARTED)
+        callers, execution = self._bridge.callers, secrets.token_hex(8)
+        self._failure = None
+        with turns.running(self):
+            callers[execution] = copy_context()
+            try:
+                return await self._send(dataclasses.replace(request, execution=execution))
+            finally:
+                del callers[execution]
+
+    async def _call(self, method: str, params: dict[str, Any], items: Items = ()) -> Reply:
+        peer = self._opened().peer
+        try:
+            return await peer.call(method, {**params, "session": self._session}, items)
         except rpc.MessageTooLargeError as exc:
             raise RequestTooLargeError(str(exc)) from None
-
-    async def _run(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Run code; return what the daemon answers, and the text that came beside the message.
-
-        Its calls find the context variables of this caller by the execution's name.
-        """
-        self._opened()
-        assert self._bridge is not None
-        execution = secrets.token_hex(8)
-        callers = self._bridge.callers
-        callers[execution] = copy_context()
-        try:
-            answer = await self._call(method, {**params, "execution": execution})
-        finally:
-            del callers[execution]
-        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
-        return answers.field(answer.value, "result", dict), beside
 
     def _on_lines(self, stream: str, lines: list[Any]) -> None:
         if stream == "output":

@@ -7,7 +7,7 @@ never paths of the host, and has no annotations, hooks or devices.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor.spec import (
     GUEST_CODE,
@@ -27,6 +27,7 @@ from atoll.policy import MIB
 if TYPE_CHECKING:
     from atoll.backends.gvisor.runsc import Runsc
     from atoll.config import SandboxConfig
+    from atoll.guest.shared.messages import Json
     from atoll.launch.interpreter import Interpreter
     from atoll.policy import ExecutionPolicy
 
@@ -82,7 +83,7 @@ def configuration(
     context_size: int,
     *,
     network: bool = False,
-) -> dict[str, Any]:
+) -> Json:
     """Return the OCI configuration."""
     limits = _limits_inside(policy, context_size, RUNTIME_PROCESSES + network)
     return {
@@ -117,7 +118,7 @@ def _in_steps(context_size: int) -> int:
     return max(1, -(-context_size // STEP)) * STEP
 
 
-def _shared(folder: str) -> dict[str, Any]:
+def _shared(folder: str) -> Json:
     """Return the mount of a folder that the host may change: gVisor must not cache it."""
     return {
         "destination": folder,
@@ -127,7 +128,7 @@ def _shared(folder: str) -> dict[str, Any]:
     }
 
 
-def _shared_memory(disk: int | None) -> dict[str, Any]:
+def _shared_memory(disk: int | None) -> Json:
     """Return gVisor's own /dev/shm: processes cannot share semaphores in a folder of the host.
 
     It gets a part of the disk limit; the other folders, which are one file system, get the rest.

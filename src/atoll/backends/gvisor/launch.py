@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.backends.gvisor.lease import GvisorLease, Sockets
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.launch.guest_handle import StartingGuest, pipes
 from atoll.launch.parked import ParkedProcesses
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxStartError
 from atoll.jail.measure import meter
-from atoll.jail.measure.container_memory import ContainerMemory
+from atoll.jail.measure.meter import ContainerMemory
 from atoll.jail.measure.usage import JailUsage
 from atoll.jail.supervisor.client import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from atoll.guest.shared.messages import Json
     from atoll.types import EndReport
 
 _BYTE = b"x"
@@ -107,7 +108,7 @@ class GvisorLease(Lease):
             raise SandboxStartError("network", "the guest was started without one")
         return RelayListener(fileno=os.dup(self._sockets.network[0].fileno()))
 
-    def _usage_from(self, source: dict[str, Any]) -> JailUsage:
+    def _usage_from(self, source: Json) -> JailUsage:
         return JailUsage(source) if source.get("files") else TreeUsage(source)
 
     def _finish(self, report: EndReport) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import selectors
 import tempfile
 import time
 from pathlib import Path
@@ -19,17 +18,16 @@ from atoll.errors import BackendUnavailableError
 from atoll.jail.measure import probe
 from atoll.jail.supervisor.spec import GUEST_CODE
 from atoll.launch.guest_handle import request_guest
-from atoll.launch.interpreter import GUEST_FOLDER
+from atoll.launch.interpreter import guest_digest
+from atoll.packages.jailed import read_output
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
-    from atoll.launch.guest_handle import StartingGuest
 
 BUILD_SECONDS = 120
 MAX_BYTES = 256 << 20
-CHUNK = 1 << 20
 UNUSED_SECONDS = 7 * 86_400
 _WARM_UP = f"""
 import ast, base64, collections, contextlib, copy, dataclasses, datetime, decimal, enum, functools
@@ -46,14 +44,13 @@ from guest.agent import work_tools
 from guest.agent import lazy, tools
 from guest.cells import awaiting, compiling, ipython, magic_commands
 from guest.core import variables
-from guest.state import unpickler
 sys.path.remove({GUEST_CODE!r})
 """
 
 
 def find(pyodide: Distribution, runner: Deno) -> Path:
     """Return the image for this Pyodide, guest package and Deno; build it if there is none."""
-    name = f"image-{pyodide.key}-{_guest_digest()}-{runner.version}"
+    name = f"image-{pyodide.key}-{_sources_digest()}-{runner.version}"
     path = distribution.private_folder() / name
     if not path.exists():
         with distribution.locked("image"):
@@ -90,7 +87,10 @@ def _make(parts: Parts) -> bytes:
         raise _not_built(host.failure)
     process = request_guest(image_spec(parts, host.level, _WARM_UP))
     try:
-        said, words = _hear(process)
+        said, words = read_output(process, BUILD_SECONDS, MAX_BYTES)
+    except TimeoutError:
+        reason = f"it was not ready within {BUILD_SECONDS} s: is the machine busy?"
+        raise _not_built(reason) from None
     finally:
         process.close()
     size, _, made = said.partition(b"\n")
@@ -99,27 +99,9 @@ def _make(parts: Parts) -> bytes:
     return made
 
 
-def _hear(process: StartingGuest) -> tuple[bytes, bytes]:
-    """Return its stdout and stderr when it ends or exceeds the size limit."""
-    heard = {fd: bytearray() for fd in (process.channel_fds[0], *process.output_fds)}
-    deadline = time.monotonic() + BUILD_SECONDS
-    with selectors.DefaultSelector() as selector:
-        for fd in heard:
-            selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
-            if (left := deadline - time.monotonic()) <= 0:
-                raise _not_built(f"it was not ready within {BUILD_SECONDS} s: is the machine busy?")
-            for key, _ in selector.select(left):
-                data = os.read(key.fd, CHUNK)
-                heard[key.fd] += data
-                if not data or len(heard[key.fd]) > MAX_BYTES:
-                    selector.unregister(key.fd)
-    return bytes(heard[process.channel_fds[0]]), bytes(heard[process.output_fds[1]])
-
-
-def _guest_digest() -> str:
-    whole = hashlib.sha256(_WARM_UP.encode())
-    for file in sorted([*Path(GUEST_FOLDER).glob("*.py"), *Path(SCRIPTS).glob("*.mjs")]):
+def _sources_digest() -> str:
+    whole = hashlib.sha256((_WARM_UP + guest_digest()).encode())
+    for file in sorted(Path(SCRIPTS).glob("*.mjs")):
         whole.update(hashlib.sha256(file.name.encode() + b"\0" + file.read_bytes()).digest())
     return whole.hexdigest()[:16]
 

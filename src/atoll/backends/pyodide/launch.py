@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.backends.pyodide import deno
 from atoll.backends.pyodide.deno import SCRIPTS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
     from atoll.config import SandboxConfig
+    from atoll.guest.shared.messages import Json
 
 PAGE = 1 << 16
 MOST_PAGES = 65_536
@@ -86,7 +87,7 @@ def _spec(
     level: Isolation,
     limits: Limits,
     script: str,
-    settings: Callable[[dict[str, str]], dict[str, Any]],
+    settings: Callable[[dict[str, str]], Json],
     *flags: str,
 ) -> JailSpec:
     jailed = level >= Isolation.JAILED
@@ -121,7 +122,7 @@ def _places(parts: Parts) -> dict[str, str]:
     return places
 
 
-def _settings(config: SandboxConfig, seen: dict[str, str]) -> dict[str, Any]:
+def _settings(config: SandboxConfig, seen: dict[str, str]) -> Json:
     policy = config.policy
     return {
         **_assets(seen),
@@ -134,7 +135,7 @@ def _settings(config: SandboxConfig, seen: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _assets(seen: dict[str, str]) -> dict[str, Any]:
+def _assets(seen: dict[str, str]) -> Json:
     """Return the files that are read before anything runs; see js/assets.mjs."""
     return {
         "pyodide": seen["pyodide"],

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
 from atoll.backends.pyodide.launch import BASE, Parts, make_spec, parked
 from atoll.backends.pyodide.lease import DenoLease
+from atoll.config import SandboxConfig
 from atoll.errors import BackendUnavailableError, SandboxError, SandboxLostError, UnsupportedError
-from atoll.files.answers import checked
 from atoll.files.base import Files
-from atoll.files.types import FileError
+from atoll.files.types import FileError, checked
 from atoll.guest.shared.rpc import MessageTooLargeError
 from atoll.jail.measure import probe
 from atoll.launch import library
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.handshake import handshake
-from atoll.packages.sandbox import PackagedSandbox
+from atoll.launch.launcher import Launcher
+from atoll.launch.sandbox import GuestSandbox
+from atoll.packages.held import HeldPackages
 from atoll.policy import Capability, Isolation
 from atoll.sandbox.availability import Availability
 from atoll.sandbox.session import MAX_FILE_IN_MESSAGE
@@ -27,10 +29,11 @@ from atoll.sandbox.session import MAX_FILE_IN_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from atoll.config import SandboxConfig
+    from atoll.guest.shared.messages import Json, StateParams
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
     from atoll.packages.store import Environment
+    from atoll.sandbox.context import Context
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
@@ -47,16 +50,93 @@ _MISSING = {
 }
 
 
-class PyodideSandbox(PackagedSandbox):
+class PyodideLauncher(Launcher):
+    """Starts a Deno in a jail, with Pyodide in it."""
+
+    backend: ClassVar[str] = deno.BACKEND
+    _parts: Parts
+    _walls: Isolation
+    _environment: Environment | None = None
+
+    def __init__(self, config: SandboxConfig) -> None:
+        super().__init__(config)
+        self._packages = HeldPackages()
+
+    async def prepare(self) -> Isolation:
+        """Find Deno, Pyodide and the packages; Deno itself has to be confined."""
+        config = self.config
+        if config.workspace is not None or config.policy.mounts:
+            raise UnsupportedError(self.backend, Capability.HOST_FOLDER)
+        if config.python is not None:
+            raise UnsupportedError(self.backend, Capability.INTERPRETER)
+        self._environment = await self._packages.find(config, wheels.target)
+        self._parts = await asyncio.to_thread(_find_parts, config, self._environment)
+        host = await probe.host()
+        if host.level < Isolation.CONFINED:
+            raise BackendUnavailableError(self.backend, report.no_supervisor(host), report.HINT)
+        self._walls, self.level = host.level, Isolation.VIRTUAL
+        return self.level
+
+    async def launch(
+        self, config: SandboxConfig, context: Any, shared: Context | None
+    ) -> RunningGuest:
+        """Start a guest in a process that was parked, or in a new one."""
+        if self._parts.gone:
+            self._parts = await asyncio.to_thread(_find_parts, config, self._environment)
+        size = shared.size - shared.width if shared else 0
+        spec = make_spec(config, self._parts, self._walls, size)
+        make_lease = functools.partial(DenoLease, context_bytes=size, listens=config.use_worker)
+
+        async def start(process: StartingGuest) -> RunningGuest:
+            handle = process.open(make_lease)
+            handle.channel.on_output = _unheard
+            guest = await handshake(
+                handle, config, context, shared, env=config.policy.env, proxied=False
+            )
+            guest.session.grace_seconds = GRACE_SECONDS
+            handle.channel.on_output = functools.partial(_on_stream, guest)
+            return guest
+
+        try:
+            process = parked.take(spec)
+            parked.refill()
+            return await start(process)
+        except SandboxLostError:  # the parked process was killed; nothing had run in it
+            return await start(request_guest(spec))
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Pyodide's version of Python."""
+        return distribution.PYTHON
+
+    def state_params(self) -> StateParams:
+        """Return how large a state may be, and where the guest finds cloudpickle."""
+        return {
+            "max_bytes": self.config.max_state_bytes,
+            "cloudpickle": library.folder_in_guest(jailed=True),
+        }
+
+    def close(self) -> None:
+        """Release the packages."""
+        self._packages.close()
+
+
+def _on_stream(guest: RunningGuest, stream: int, data: bytes) -> None:
+    """Dispatch what a guest sends beside its answers; see js/wire.mjs."""
+    if stream in (1, 2):
+        guest.session.hear(stream, data)
+    elif stream == 3 and isinstance(guest.lease, DenoLease):
+        guest.lease.take(data)
+
+
+class PyodideSandbox(GuestSandbox):
     """Python in a worker of Deno without any permission; Deno itself runs in a jail."""
 
     backend: ClassVar[str] = deno.BACKEND
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - _MISSING
     runtime_memory: ClassVar[int] = BASE
 
-    _parts: Parts
-    _walls: Isolation
-    _environment: Environment | None = None
+    launcher: ClassVar[type[Launcher]] = PyodideLauncher
 
     def __new__(cls, config: SandboxConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
         """Return a DirectPyodideSandbox if the configuration asks for no worker."""
@@ -73,59 +153,6 @@ class PyodideSandbox(PackagedSandbox):
             return Availability(usable=False, reason=exc.reason, hint=exc.hint)
         return report.describe(runner, pyodide, await probe.host(), worker=config.use_worker)
 
-    async def _prepare(self) -> Isolation:
-        self._refuse_unsupported()
-        self._environment = await self._have_packages(self._config, wheels.target)
-        self._parts = await asyncio.to_thread(_find_parts, self._config, self._environment)
-        host = await probe.host()
-        if host.level < Isolation.CONFINED:
-            raise BackendUnavailableError(self.backend, report.no_supervisor(host), report.HINT)
-        self._walls = host.level
-        return Isolation.VIRTUAL
-
-    def _refuse_unsupported(self) -> None:
-        if self._config.workspace is not None or self.policy.mounts:
-            raise UnsupportedError(self.backend, Capability.HOST_FOLDER)
-        if self._config.python is not None:
-            raise UnsupportedError(self.backend, Capability.INTERPRETER)
-
-    async def _launch(self) -> RunningGuest:
-        if self._parts.gone:
-            self._parts = await asyncio.to_thread(_find_parts, self._config, self._environment)
-        size = self._shared.size - self._shared.width if self._shared else 0
-        spec = make_spec(self._config, self._parts, self._walls, size)
-        try:
-            process = parked.take(spec)
-            parked.refill()
-            return await self._handshake(process, size)
-        except SandboxLostError:  # the parked process was killed; nothing had run in it
-            return await self._handshake(request_guest(spec), size)
-
-    async def _handshake(self, process: StartingGuest, context_bytes: int) -> RunningGuest:
-        make_lease = functools.partial(
-            DenoLease, context_bytes=context_bytes, listens=self._config.use_worker
-        )
-        handle = process.open(make_lease)
-        handle.channel.on_output = _unheard
-        guest = await handshake(
-            handle,
-            self._config,
-            self._context,
-            self._shared,
-            env=self.policy.env,
-            proxied=False,
-        )
-        guest.session.grace_seconds = GRACE_SECONDS
-        handle.channel.on_output = functools.partial(self._hear, guest)
-        return guest
-
-    def _hear(self, guest: RunningGuest, stream: int, data: bytes) -> None:
-        """Dispatch what a guest sends beside its answers; see js/wire.mjs."""
-        if stream in (1, 2):
-            guest.session.hear(stream, data)
-        elif stream == 3 and isinstance(guest.lease, DenoLease):
-            guest.lease.take(data)
-
     @property
     def files(self) -> Files:
         """The guest's files, read and written by the guest: they are in its memory."""
@@ -136,16 +163,6 @@ class PyodideSandbox(PackagedSandbox):
             limit = min(self._config.timeout_ms, FILES_TIMEOUT_MS)
             return await guest.session.workspace(operation, params, limit)
 
-    @property
-    def _version(self) -> tuple[int, ...]:
-        return distribution.PYTHON
-
-    def _state_params(self) -> dict[str, Any]:
-        return {
-            "max_bytes": self._config.max_state_bytes,
-            "cloudpickle": library.folder_in_guest(jailed=True),
-        }
-
 
 class DirectPyodideSandbox(PyodideSandbox):
     """Python in Deno's main thread: it cannot be interrupted; a timeout kills the process."""
@@ -155,8 +172,8 @@ class DirectPyodideSandbox(PyodideSandbox):
     }
 
     def __init__(self, config: SandboxConfig | None = None) -> None:
-        super().__init__(config)
-        self._config = dataclasses.replace(self._config, use_worker=False)
+        given = config or SandboxConfig(backend=deno.BACKEND)
+        super().__init__(dataclasses.replace(given, use_worker=False))
 
     async def cancel(self) -> None:
         """Do nothing: only the timeout can end the code."""
@@ -175,7 +192,7 @@ class GuestFiles(Files):
     def __init__(self, ask: Callable[[str, Mapping[str, Any]], Awaitable[object]]) -> None:
         self._request = ask
 
-    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    async def _ask(self, operation: str, params: Json) -> Json:
         if len(params.get("data", b"")) > MAX_FILE_IN_MESSAGE:
             return {"error": FileError.TOO_LARGE}
         try:

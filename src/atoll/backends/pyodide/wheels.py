@@ -10,9 +10,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.backends.pyodide import deno, distribution
+from atoll.backends.pyodide import distribution
 from atoll.launch.interpreter import resolve
-from atoll.packages.target import Target, run_pip
+from atoll.packages import download
+from atoll.packages.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +32,12 @@ def installed() -> tuple[Path, ...]:
 def target() -> Target:
     """Return the target of packages by name for Pyodide: wheels that each guest unpacks."""
     version = ".".join(map(str, distribution.PYTHON[:2]))
+    flags = f"--implementation=cp --abi={TAG} --python-version={version}"
     return Target(
         key=f"pyodide-{TAG}-{PLATFORM}",
         label=f"Python {version} in Pyodide",
         interpreter=resolve(None),
-        flags=_wheel_flags(),
+        flags=(f"--platform={PLATFORM}", *flags.split()),
         unpacked=False,
     )
 
@@ -54,9 +56,7 @@ def install(names: Sequence[str]) -> tuple[str, ...]:
         distribution.locked("wheels"),
         tempfile.TemporaryDirectory(prefix="wheels-", dir=distribution.private_folder()) as scratch,
     ):
-        flags = ("download", *_wheel_flags(), "--dest", scratch)
-        run_pip(deno.BACKEND, names, *flags, wheels="wheel for Pyodide")
-        for wheel in Path(scratch).glob("*.whl"):
+        for wheel in download.by_hand(names, target(), Path(scratch)):
             _replace(wheel)
     return tuple(path.name for path in installed() if path.name not in before)
 
@@ -66,12 +66,6 @@ def _folder() -> Path:
     folder.mkdir(exist_ok=True)
     distribution.readable(folder)
     return folder
-
-
-def _wheel_flags() -> tuple[str, ...]:
-    """Return pip's options for matching wheels."""
-    version = f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}"
-    return (f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}", version)
 
 
 def _replace(wheel: Path) -> None:

@@ -58,9 +58,13 @@ class RemoteConnection:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=16)
         headers = {"authorization": f"Bearer {key}", "accept-encoding": "identity"}
         self._client = httpx2.AsyncClient(
-            base_url=f"{url.rstrip('/')}/api/v1", headers=headers, verify=secure,
-            timeout=timeout, limits=limits, trust_env=False,
-        )  # fmt: skip
+            base_url=f"{url.rstrip('/')}/api/v1",
+            headers=headers,
+            verify=secure,
+            timeout=timeout,
+            limits=limits,
+            trust_env=False,
+        )
         self.url, self.users = url, 0
         self.uploads = Uploads()
 
@@ -68,6 +72,10 @@ class RemoteConnection:
         """Return the JSON of an answer, or None; raise the error that the service answered with."""
         response = await self.request(method, path, body, **options)
         return _decoded(response.content) if response.content else None
+
+    async def download(self, path: str) -> bytes:
+        """Return the bytes of a resource."""
+        return bytes((await self.request("GET", path)).content)
 
     async def request(
         self, method: str, path: str, body: Any = None, **options: Any
@@ -83,8 +91,9 @@ class RemoteConnection:
     async def _while_alive(self, request: Coroutine[Any, Any, httpx2.Response]) -> httpx2.Response:
         """Await an answer; SandboxLostError once the service does not answer anything any more.
 
-        A session may wait for packages, or a state for a large upload. So one answer has long: a
-        service that lives says so meanwhile, and one that is stopped does not.
+        A session may wait for packages, or a state for a large upload, so an answer may take long.
+        HTTP has no connection on which a ping could overtake it (`rpc.keepalive`): the service is
+        asked on another one, as a service that lives answers /health meanwhile.
         """
         answer, loop = asyncio.ensure_future(request), asyncio.get_running_loop()
         end = loop.time() + LONGEST_SECONDS
@@ -145,8 +154,8 @@ async def release(connection: RemoteConnection) -> None:
     if connection.users:
         return
     known = _open.get(asyncio.get_running_loop(), {})
-    for place, one in list(known.items()):
-        if one is connection:
+    for place, open_connection in list(known.items()):
+        if open_connection is connection:
             del known[place]
     await connection.close()
 
@@ -172,7 +181,7 @@ def encode(value: Any) -> bytes:
 
 
 def error_of(status: int, content: bytes) -> errors.AtollError:
-    """Return the error that a problem document tells of, as the library would have raised it."""
+    """Return the error in a problem document, as the library would have raised it."""
     try:
         problem = json.loads(content)
         detail = str(problem["detail"])
@@ -185,14 +194,14 @@ def error_of(status: int, content: bytes) -> errors.AtollError:
     if status in (401, 403, 421) and "file_error" not in problem:
         return BackendUnavailableError("remote", detail)
     kind = _BY_STATUS.get(status, errors.SandboxError)
-    found: errors.AtollError = kind.__new__(kind)
-    found.args = (detail,)
-    vars(found)["problem"] = values.encode(problem)
-    return found
+    error: errors.AtollError = kind.__new__(kind)
+    error.args = (detail,)
+    vars(error)["problem"] = values.encode(problem)
+    return error
 
 
 def _decoded(content: bytes) -> Any:
-    """Return the JSON of an answer; SandboxError if it is none, or has a number that is none."""
+    """Parse JSON; SandboxError if it is malformed, or has NaN or Infinity."""
     try:
         return json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as exc:

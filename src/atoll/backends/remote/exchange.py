@@ -1,37 +1,49 @@
-"""What travels beside an execution: what a session is to be like, its output."""
+"""The service's JSON and the library's objects: a new session, the output of a cell, its result."""
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from atoll.errors import SandboxError
 from atoll.policy import ExecutionPolicy
 from atoll.sandbox import signatures
 from atoll.sandbox.output import LineSplitter
+from atoll.sandbox.result_fields import SHAPE_ERRORS
+from atoll.sandbox.wire import results
 from atoll.sandbox.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
+from atoll.types import Display, ExecuteResponse, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.backends.remote.connection import RemoteConnection
     from atoll.config import SandboxConfig
     from atoll.network import NetworkPolicy
+    from atoll.sandbox.wire.answers import GuestAnswer
+
+Json = dict[str, Any]
+"""An object of the service's JSON."""
+_NOT_SENT = ("displays", "state", "workspace_path")
+"""Fields of a result that a service does not send; displays are fetched by their addresses."""
+_SENT = [field.name for field in fields(SandboxResult) if field.name not in _NOT_SENT]
 
 
 class Listener:
     """Hands the output of one execution to the caller's functions; raises what they raise."""
 
     def __init__(self, config: SandboxConfig, *, shell: bool) -> None:
-        most = config.max_output_length
         on_stderr = None if shell else config.on_stderr
         self._lines = {
-            name: LineSplitter(one, most)
-            for name, one in (("stdout", config.on_stdout), ("stderr", on_stderr))
-            if one is not None
+            name: LineSplitter(callback, config.max_output_length)
+            for name, callback in (("stdout", config.on_stdout), ("stderr", on_stderr))
+            if callback is not None
         }
         self._on_output: Callable[[str, str], None] | None = config.on_output
         self._failure: Exception | None = None
 
-    def hear(self, event: dict[str, Any]) -> None:
-        """Take one event."""
+    def hear(self, event: Json) -> None:
+        """Take an event."""
         kind = event.get("type")
         if kind not in ("stdout", "stderr"):
             return
@@ -52,7 +64,7 @@ class Listener:
             raise self._failure
 
 
-def new_session(config: SandboxConfig) -> dict[str, Any]:
+def new_session(config: SandboxConfig) -> Json:
     """Return the body that opens a session, but for its context and its state."""
     policy, usual = config.policy, ExecutionPolicy()
     limits = {
@@ -73,5 +85,43 @@ def new_session(config: SandboxConfig) -> dict[str, Any]:
     }
 
 
-def _network_fields(policy: NetworkPolicy) -> dict[str, Any]:
-    return {name: one for name, one in policy.plain().items() if name != "private"}
+def _network_fields(policy: NetworkPolicy) -> Json:
+    return {name: value for name, value in policy.plain().items() if name != "private"}
+
+
+async def result_of(connection: RemoteConnection, answer: Json) -> SandboxResult:
+    """Return a result; its displays are fetched."""
+    try:
+        rows = [[file["path"], file["size"], file["media_type"]] for file in answer["artifacts"]]
+        given = {"error_args": [], **answer, "artifacts": rows}
+        result = results.read(SandboxResult, {name: given[name] for name in _SENT}, who="service")
+        shown = [
+            Display(
+                media_type=str(display["media_type"]),
+                data=await connection.download(display["url"].removeprefix("/api/v1")),
+            )
+            for display in answer["displays"]
+        ]
+        return replace(result, displays=tuple(shown))
+    except SHAPE_ERRORS as exc:
+        raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
+
+
+def response_of(answer: Json) -> ExecuteResponse:
+    """Return the result of a shell command."""
+    try:
+        given = {"stderr": "", "network": None, **answer}
+        plain = {field.name: given[field.name] for field in fields(ExecuteResponse)}
+        return results.read(ExecuteResponse, plain, who="service")
+    except SHAPE_ERRORS as exc:
+        raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
+
+
+def listing_of(answer: Json) -> GuestAnswer:
+    """Return a listing of variables as a guest writes it, to be checked like one."""
+    try:
+        names = ("name", "type", "size", "shape")
+        rows = [[variable[name] for name in names] for variable in answer["variables"]]
+    except SHAPE_ERRORS as exc:
+        raise SandboxError(f"the service sent no listing: {exc!r}"[:500]) from None
+    return {"variables": rows, "truncated": answer.get("truncated")}

@@ -36,7 +36,7 @@ class RemoteFiles(Files):
             if operation == "upload":
                 await connection.request("PUT", where, content=params["data"])
                 return {}
-            return {"data": (await connection.request("GET", where)).content}
+            return {"data": await connection.download(where)}
         except AtollError as exc:
             problem = vars(exc).get("problem") or {}
             reason = str(problem.get("detail", ""))

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from urllib.parse import quote
 
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
-from atoll.backends.remote import results
 from atoll.backends.remote.connection import encode
-from atoll.backends.remote.exchange import Listener, new_session
+from atoll.backends.remote.exchange import (
+    Listener,
+    listing_of,
+    new_session,
+    response_of,
+    result_of,
+)
 from atoll.backends.remote.files import RemoteFiles
+from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
 from atoll.errors import (
     AtollError,
@@ -21,24 +27,27 @@ from atoll.errors import (
     ConfigError,
     SandboxClosedError,
     SandboxLostError,
+    UnsupportedError,
 )
 from atoll.guest.shared import values
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import context as contexts
-from atoll.sandbox import guard, turns
+from atoll.sandbox import guard, turns, verbs
 from atoll.sandbox.availability import Availability
-from atoll.sandbox.base import NOT_STARTED, check_code
+from atoll.sandbox.base import NOT_STARTED
 from atoll.sandbox.bridge import CallFailedError, HostBridge
 from atoll.sandbox.wire import answers
+from atoll.types import CodeFault
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
     from atoll.backends.remote.connection import RemoteConnection
+    from atoll.backends.remote.exchange import Json
     from atoll.backends.remote.uploads import Upload
     from atoll.files.base import Files
     from atoll.network import NetworkPolicy
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.sandbox.wire.answers import GuestAnswer
+
+R = TypeVar("R")
 
 
 class RemoteSandbox(ClientSandbox):
@@ -109,50 +118,75 @@ class RemoteSandbox(ClientSandbox):
             await self.destroy()
             raise
 
-    async def _run_cell(self, params: dict[str, Any], key: str | None) -> SandboxResult:
-        async with self._using() as connection:
-            answer = await self._run("executions", params, key)
-            return await results.result_of(connection, answer)
+    async def _send(self, request: verbs.Request[R]) -> R:
+        """Ask the service by HTTP, where a verb is a route."""
+        connection, path = self._opened()
+        call, result = connection.call, cast("Any", None)
+        asked = cast("verbs.Request[Any]", request)
+        match asked:
+            case verbs.CodeRequest():
+                result = await self._stream(asked)
+            case verbs.Validate(code=code):
+                answer = await call("POST", f"{path}/validate", {"code": code})
+                answers.field(answer, "valid", bool)
+                result = CodeFault.of(answer)
+            case verbs.ListVariables(hidden=hidden):
+                rows = await call("GET", f"{path}/variables{'?hidden=1' if hidden else ''}")
+                result = listing_of(rows)
+            case verbs.VariableRequest():
+                result = await self._variable(asked)
+            case verbs.SetTools(tools=tools):
+                await call("PUT", f"{path}/tools", {"tools": tools})
+            case verbs.Cancel():
+                await call("POST", f"{path}/cancel")
+            case verbs.Rollback(mark=mark):
+                await call("POST", f"{path}/rollback", {"mark": mark})
+            case _:
+                result = await self._state(asked)
+        return cast("R", result)
 
-    async def _run_command(self, params: dict[str, Any]) -> ExecuteResponse:
-        async with self._using():
-            return results.response_of(await self._run("shell", params, None))
+    async def _state(self, request: verbs.Request[Any]) -> Any:
+        """Ask for checkpoints and states, which are resources of the service."""
+        connection, path = self._opened()
+        if isinstance(request, verbs.Checkpoint):
+            made = await connection.call("POST", f"{path}/checkpoints", {})
+            return answers.field(made, "id", str)
+        if isinstance(request, verbs.Branches):
+            listed = await connection.call("GET", f"{path}/checkpoints")
+            marks = answers.field(listed, "marks", list)
+            return tuple(answers.field(mark, "id", str) for mark in marks)
+        if not isinstance(request, verbs.Save):
+            raise UnsupportedError(self.backend, request.verb)
+        state = answers.field(await connection.call("POST", f"{path}/save"), "id", str)
+        blob = await connection.download(f"/states/{state}")
+        await connection.call("DELETE", f"/states/{state}")  # the service keeps no copy
+        return blob
 
-    async def _send_tools(self, described: list[Any]) -> None:
-        await self._call("PUT", "/tools", {"tools": described})
-
-    async def validate_code(self, code: str) -> bool:
-        """Return whether the code compiles in the guest's Python, without running it."""
-        check_code(code)
-        return answers.field(await self._call("POST", "/validate", {"code": code}), "valid", bool)
-
-    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask the session's guest about a variable; its answer is not checked yet."""
-        turns.refuse_own_tool(self)
-        if method == "variables":
-            query = "?hidden=1" if params.get("hidden") else ""
-            return results.listing_of(await self._call("GET", f"/variables{query}"))
+    async def _variable(self, request: verbs.VariableRequest) -> GuestAnswer:
+        """Ask about one variable; return the answer as a guest gives it."""
+        connection, path = self._opened()
+        params = request.params()
         name = quote(str(params["name"]), safe="", errors="surrogatepass")
-        if method == "set_variable":
-            await self._call("PUT", f"/variables/{name}", {"value": params["value"]})
+        where = f"{path}/variables/{name}"
+        if isinstance(request, verbs.SetVariable):
+            await connection.call("PUT", where, {"value": request.value})
             return {"set": True}
-        query = "exists=1" if method == "has_variable" else f"plain={int(bool(params['plain']))}"
+        exists = isinstance(request, verbs.HasVariable)
+        query = "exists=1" if exists else f"plain={int(params.get('plain', False))}"
         try:
-            answer = await self._call("GET", f"/variables/{name}?{query}")
+            answer = await connection.call("GET", f"{where}?{query}")
         except SandboxClosedError as exc:
             if (vars(exc).get("problem") or {}).get("code") == "no_variable":
                 return {"found": False}
             raise
         return {"found": True, **answers.mapping(answer)}
 
-    async def cancel(self) -> None:
-        """Interrupt the running cell; one that will not be interrupted is killed."""
-        if self._connection is not None and self.session is not None and not self._destroyed:
-            await self._call("POST", "/cancel")
+    def _is_open(self) -> bool:
+        return self._connection is not None and self.session is not None and not self._destroyed
 
-    @turns.not_in_own_tool
     async def fork(self) -> RemoteSandbox:
         """Return a live clone."""
+        turns.refuse_own_tool(self)
         connection, path = self._opened()
         made = await connection.call("POST", f"{path}/fork", {})
         described = answers.field(made[0] if type(made) is list and made else None, "session", dict)
@@ -166,31 +200,6 @@ class RemoteSandbox(ClientSandbox):
             await twin.destroy()
             raise
         return twin
-
-    @turns.not_in_own_tool
-    async def checkpoint(self) -> str:
-        """Keep the session's present state, and return the mark to roll back to."""
-        return answers.field(await self._call("POST", "/checkpoints", {}), "id", str)
-
-    @turns.not_in_own_tool
-    async def rollback(self, mark: str) -> None:
-        """Restore the session to the checkpoint; the checkpoint stays usable."""
-        await self._call("POST", "/rollback", {"mark": mark})
-
-    @turns.not_in_own_tool
-    async def branches(self) -> tuple[str, ...]:
-        """Return the marks of the checkpoints that are kept, oldest first."""
-        marks = answers.field(await self._call("GET", "/checkpoints"), "marks", list)
-        return tuple(answers.field(one, "id", str) for one in marks)
-
-    @turns.not_in_own_tool
-    async def save(self) -> bytes:
-        """Return variables and files as bytes; the service keeps no copy."""
-        connection, path = self._opened()
-        state = answers.field(await connection.call("POST", f"{path}/save"), "id", str)
-        blob = (await connection.request("GET", f"/states/{state}")).content
-        await connection.call("DELETE", f"/states/{state}")
-        return bytes(blob)
 
     @cached_property
     def files(self) -> Files:
@@ -218,7 +227,7 @@ class RemoteSandbox(ClientSandbox):
         finally:
             await connections.release(connection)
 
-    async def _create(self, connection: RemoteConnection, context: Any) -> dict[str, Any]:
+    async def _create(self, connection: RemoteConnection, context: Any) -> Json:
         given = await self._send_context(connection, context)
         body, state = {**new_session(self._config), "context": given}, self._config.state
         if state is None:
@@ -244,7 +253,7 @@ class RemoteSandbox(ClientSandbox):
         self._upload = await connection.uploads.hold(connection, shared)
         return {"id": self._upload.ident}
 
-    def _adopt(self, described: dict[str, Any]) -> None:
+    def _adopt(self, described: Json) -> None:
         """Take over what the service says of the session."""
         self.session = answers.field(described, "id", str)
         self._level = Isolation.parse(answers.field(described, "isolation", str))
@@ -252,12 +261,15 @@ class RemoteSandbox(ClientSandbox):
         self.context_is_shared = answers.field(described, "context_shared", bool)
         self._bridge = self._bridge or HostBridge(self._config, self._context_value)
 
-    async def _run(self, where: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
+    async def _stream(self, request: verbs.CodeRequest[Any]) -> Any:
         """Start an execution, hear its events, answer its calls; return its result."""
         connection, path = self._opened()
-        listener = Listener(self._config, shell=where == "shell")
-        calls: set[asyncio.Task[None]] = set()
+        is_shell = isinstance(request, verbs.Shell)
+        body, where = request.params(), "shell" if is_shell else "executions"
+        key, listener = body.pop("key", None), Listener(self._config, shell=is_shell)
+        calls = Background()
         execution = ""
+        connection.users += 1  # it stays open meanwhile, also if the sandbox is destroyed
         try:
             events = connection.events(f"{path}/{where}", body, key)
             async with contextlib.aclosing(events) as stream:
@@ -266,13 +278,13 @@ class RemoteSandbox(ClientSandbox):
                     if kind == "accepted":
                         execution = answers.field(event, "execution", str)
                     elif kind == "tool_call":
-                        work = self._answer(connection, execution, event)
-                        task = asyncio.ensure_future(work)
-                        calls.add(task)
-                        task.add_done_callback(calls.discard)
+                        calls.spawn(self._answer(connection, execution, event))
                     elif kind == "result":
                         listener.finish()
-                        return answers.field(event, "result", dict)
+                        answer = answers.field(event, "result", dict)
+                        if is_shell:
+                            return response_of(answer)
+                        return await result_of(connection, answer)
                     elif kind == "fault":
                         problem = answers.field(event, "problem", dict)
                         status = answers.field(problem, "status", int)
@@ -285,36 +297,20 @@ class RemoteSandbox(ClientSandbox):
                 raise ConfigError(message) from None
             raise
         finally:
-            for task in list(calls):
-                task.cancel()
+            calls.cancel()
+            await connections.release(connection)
         raise SandboxLostError("the service ended the stream of events before the result")
 
-    async def _answer(
-        self, connection: RemoteConnection, execution: str, call: dict[str, Any]
-    ) -> None:
+    async def _answer(self, connection: RemoteConnection, execution: str, call: Json) -> None:
         """Run a tool that the guest calls, and send its answer."""
         assert self._bridge is not None
-        answer: dict[str, Any] = {"id": call.get("id")}
+        answer: Json = {"id": call.get("id")}
         try:
             answer["value"] = await self._bridge.handle("host.call", call)
         except CallFailedError as exc:
             answer.update(error=str(exc), raised=exc.data)
         with contextlib.suppress(AtollError):  # the cell has ended meanwhile
             await connection.call("POST", f"/executions/{execution}/tool_results", [answer])
-
-    @contextlib.asynccontextmanager
-    async def _using(self) -> AsyncIterator[RemoteConnection]:
-        """Keep the connection open meanwhile, also if the sandbox is destroyed."""
-        connection, _ = self._opened()
-        connection.users += 1
-        try:
-            yield connection
-        finally:
-            await connections.release(connection)
-
-    async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        connection, session = self._opened()
-        return await connection.call(method, session + path, body)
 
     def _require_open(self) -> None:
         self._opened()

@@ -21,7 +21,7 @@ TRUST = (
 def refusal(url: str, failure: str) -> BackendUnavailableError | None:
     """Return the error for a connection that TLS refused; None if it was something else."""
     said = failure.lower()
-    if any(one in said for one in _OTHER_NAME):
+    if any(text in said for text in _OTHER_NAME):
         host = urlsplit(url).hostname
         why = f"the certificate of {url} is for another name than {host}"
         return BackendUnavailableError("remote", why, "Use the name that the certificate has")
@@ -29,7 +29,7 @@ def refusal(url: str, failure: str) -> BackendUnavailableError | None:
         reason = failure.rpartition("verify failed:")[2].partition(" (_ssl")[0].strip()
         why = f"the certificate of {url} is not trusted on this machine: {reason}"
         return BackendUnavailableError("remote", why, TRUST)
-    if url.startswith("https:") and any(one in said for one in _NOT_TLS):
+    if url.startswith("https:") and any(text in said for text in _NOT_TLS):
         return _other_scheme(url, "https", "http")
     return None
 

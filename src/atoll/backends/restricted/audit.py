@@ -9,30 +9,35 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.refusal import refused
+from atoll.text.tables import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HARMLESS = frozenset({
-    "import", "exec", "compile", "marshal.loads", "sys._getframe", "sys._getframemodulename",
-    "builtins.id", "time.sleep", "array.__new__", "sys.excepthook", "sys.unraisablehook",
-    "object.__delattr__", "cpython.PyInterpreterState_Clear", "cpython._PySys_ClearAuditHooks",
-})  # fmt: skip
-FOLDERS = frozenset({"os.listdir", "os.scandir"})
-INSIDE = frozenset({"gi_frame", "gi_code", "cr_frame", "cr_code", "ag_frame", "ag_code"})
+HARMLESS = names_in("""
+    import exec compile marshal.loads sys._getframe sys._getframemodulename builtins.id time.sleep
+    array.__new__ sys.excepthook sys.unraisablehook object.__delattr__
+    cpython.PyInterpreterState_Clear cpython._PySys_ClearAuditHooks
+""")
+FOLDERS = names_in("os.listdir os.scandir")
+INSIDE = names_in("gi_frame gi_code cr_frame cr_code ag_frame ag_code")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Auditor:
     """Refuses events while it is armed, except in trusted blocks."""
 
-    def __init__(self, readable: list[str]) -> None:
-        self._readable = tuple(folder.rstrip("/") + "/" for folder in readable)
+    def __init__(self) -> None:
+        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        paths = {sys.prefix, sys.base_prefix, package, *sysconfig.get_paths().values(), *sys.path}
+        self._readable = tuple(os.path.realpath(path).rstrip("/") + "/" for path in paths if path)
+        """The folders of the interpreter and its libraries."""
         self._trusted = 1
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._on_event)
 
     def arm(self) -> None:
         """Refuse events from now on."""
@@ -47,10 +52,10 @@ class Auditor:
         finally:
             self._trusted -= 1
 
-    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+    def _on_event(self, event: str, args: tuple[Any, ...]) -> None:
         if self._trusted or event in HARMLESS:
             return
-        if event == "open" and self._may_read(args):
+        if event == "open" and self._is_reading(*args):
             return
         if event in FOLDERS and self._is_library(args[0]):
             return
@@ -60,8 +65,7 @@ class Auditor:
             return
         raise refused(f"the operation {event}")
 
-    def _may_read(self, args: tuple[Any, ...]) -> bool:
-        path, mode, flags = args
+    def _is_reading(self, path: Any, mode: str | None, flags: int | None) -> bool:
         reads = mode in (None, "r", "rb") and not (flags or 0) & _WRITING
         return reads and self._is_library(path)
 

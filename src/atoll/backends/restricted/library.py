@@ -7,27 +7,34 @@ Guest code that changes a module changes only its own copy.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.restricted.refusal import ADVICE, refused
 from atoll.sandbox.guard.offered import FOLDERS, MODULES, Offer
 
 if TYPE_CHECKING:
-    import types
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     Made = Mapping[str, Mapping[str, Any]]
 
 
-class OfferedModule:
-    """A module's offered names."""
+class Offered:
+    """The offered names of a module or a stream."""
 
     def __getattr__(self, name: str) -> NoReturn:
         shown = self.__dict__.get("__name__", "?")
         raise AttributeError(f"the backend restricted offers no {shown}.{name}; {ADVICE}")
 
     def __repr__(self) -> str:
-        return f"<module {self.__dict__.get('__name__', '?')!r}, as offered>"
+        return f"<{self.__dict__.get('__name__', '?')!r}, as offered>"
+
+
+class OfferedInput(Offered):
+    """sys.stdin, whose lines can be read in a loop."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.__dict__["readline"], "")
 
 
 class Library:
@@ -35,29 +42,28 @@ class Library:
 
     def __init__(self, made: Made, trusted: Callable[[], Any], shown: Callable[[Any], Any]) -> None:
         self._made, self._trusted, self._shown = made, trusted, shown
-        self._modules: dict[str, OfferedModule] = {}
+        self._modules: dict[str, Offered] = {}
 
-    def load(self, wanted: str) -> OfferedModule:
+    def load(self, wanted: str) -> Offered:
         """Return what an import statement binds: the module, or with a final colon its root."""
         name = wanted.removesuffix(":")
         first, _, rest = name.partition(".")
-        found, outer = self._module(name), self._module(first)
+        module, outer = self._module(name), self._module(first)
         if rest:
-            outer.__dict__[rest] = found
-        return found if name == wanted else outer
+            outer.__dict__[rest] = module
+        return module if name == wanted else outer
 
     def take(self, module: str, name: str) -> Any:
         """Return what `from module import name` binds."""
         inner = f"{module}.{name}"
         if inner in MODULES:
             return self._module(inner)
-        found = self._module(module)
         try:
-            return getattr(found, name)
+            return getattr(self._module(module), name)
         except AttributeError as exc:
             raise ImportError(str(exc)) from None
 
-    def _module(self, name: str) -> OfferedModule:
+    def _module(self, name: str) -> Offered:
         if name not in self._modules:
             if name not in MODULES and name != "urllib":
                 raise refused(f"the module {name}")
@@ -65,36 +71,90 @@ class Library:
                 self._modules[name] = self._offer(name)
         return self._modules[name]
 
-    def _offer(self, name: str) -> OfferedModule:
+    def _offer(self, name: str) -> Offered:
+        """Return a module's offered names; a name that is left out is never looked up.
+
+        numpy would import `numpy.testing` for that, and with it libraries that evaluate
+        annotations.
+        """
         offer = MODULES.get(name, Offer(only=frozenset()))
         module = importlib.import_module(name)
-        made = object.__new__(OfferedModule)
+        made = offered(name, Offered)
         space = made.__dict__
-        space["__name__"], space["__doc__"] = name, module.__doc__
+        space["__doc__"] = module.__doc__
         if "__version__" in vars(module):
             space["__version__"] = module.__version__
-        public = _public(module, offer)
-        space.update((one, self._shown(value)) for one, value in public.items())
-        for one in offer.made:
-            space[one] = self._made[name][one]
+        wanted = offer.only
+        if wanted is None:
+            wanted = frozenset(getattr(module, "__all__", None) or dir(module))
+        for public in wanted - offer.not_ - offer.made:
+            if not public.startswith("_") and hasattr(module, public):
+                value = getattr(module, public)
+                if type(value) is not type(module):
+                    space[public] = self._shown(value)
+        space.update((own, self._made[name][own]) for own in offer.made)
         for inner in FOLDERS.get(name, ()):
             space[inner.rpartition(".")[2]] = self._module(inner)
         return made
 
 
-def _public(module: types.ModuleType, offer: Offer) -> dict[str, Any]:
-    """Return the offered names with their values; one that is left out is never looked up.
-
-    numpy would import `numpy.testing` for that, and with it libraries that evaluate annotations.
-    """
-    names = (offer.only if offer.only is not None else _names(module)) - offer.not_ - offer.made
-    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
-    return {
-        name: value
-        for name, value in found.items()
-        if not name.startswith("_") and type(value) is not type(module)
-    }
+def offered(name: str, kind: type[Offered], **contents: Any) -> Offered:
+    """Return an object that has these names alone."""
+    made = object.__new__(kind)
+    made.__dict__.update(contents, __name__=name)
+    return made
 
 
-def _names(module: types.ModuleType) -> frozenset[str]:
-    return frozenset(getattr(module, "__all__", None) or dir(module))
+def output(name: str) -> Offered:
+    """Return sys.stdout or sys.stderr for guest code, without access to the file behind it."""
+
+    def write(text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        getattr(sys, name).write(text)
+        return len(text)
+
+    def write_bytes(data: Any) -> int:
+        stream, whole = getattr(sys, name), bytes(data)
+        stream.flush()
+        stream.buffer.write(whole)
+        return len(whole)
+
+    def write_lines(lines: Any) -> None:
+        for line in lines:
+            write(line)
+
+    return offered(
+        f"sys.{name}",
+        Offered,
+        write=write,
+        writelines=write_lines,
+        flush=lambda: getattr(sys, name).flush(),
+        isatty=lambda: False,
+        writable=lambda: True,
+        readable=lambda: False,
+        closed=False,
+        encoding="utf-8",
+        errors="backslashreplace",
+        buffer=offered(
+            f"sys.{name}.buffer",
+            Offered,
+            write=write_bytes,
+            flush=lambda: getattr(sys, name).buffer.flush(),  # noqa: PLW0108 - it changes
+        ),
+    )
+
+
+def standard_input() -> Offered:
+    """Return sys.stdin for guest code."""
+    return offered(
+        "sys.stdin",
+        OfferedInput,
+        read=lambda size=-1: sys.stdin.read(int(size)),
+        readline=lambda size=-1: sys.stdin.readline(int(size)),
+        readlines=lambda: sys.stdin.readlines(),  # noqa: PLW0108 - it changes
+        isatty=lambda: False,
+        readable=lambda: True,
+        closed=False,
+        encoding="utf-8",
+    )

@@ -1,4 +1,4 @@
-"""The guest's cells in the `restricted` backend: checked, compiled, and run with safe built-ins."""
+"""The guest's cells in the `restricted` backend: rewritten, and run with safe built-ins."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted import made, names, policy
+from atoll.backends.restricted import checked_stdlib
 from atoll.backends.restricted.access import Access
-from atoll.backends.restricted.compilers import LAST, by_policy, checked
-from atoll.backends.restricted.library import Library
+from atoll.backends.restricted.classes import StandIns
 from atoll.backends.restricted.refusal import refused
-from atoll.backends.restricted.standins import StandIns
-from atoll.guest.cells import compiling, repl
+from atoll.backends.restricted.rewrite import LAST, compile_checked
+from atoll.guest.cells import repl
 from atoll.sandbox import guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
-    from atoll.backends.restricted.compilers import Compiler
     from atoll.guest.cells.splitting import Compiled
+    from atoll.guest.shared.messages import Outcome
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MOST_CHAINED = 100
@@ -31,45 +29,31 @@ _OUTSIDE = re.compile(r"'await' outside|asynchronous comprehension outside|'asyn
 class RestrictedRepl(repl.Repl):
     """One namespace whose code has only safe built-ins and offered modules."""
 
-    def __init__(self, trusted: Callable[[], Any], *, policy_guard: bool = False) -> None:
+    def __init__(self, trusted: Callable[[], Any]) -> None:
         super().__init__()
         access = Access(self.namespace)
-        standins = StandIns(access)
-        library = Library(made.table(access, standins), trusted, standins.shown)
-        self.builtins = names.build(self.namespace, access, standins, library)
-        self._compile: Compiler = checked
-        if policy_guard:
-            self.builtins |= policy.guards(access, library)
-            self._compile = by_policy
+        self.builtins = checked_stdlib.make_builtins(
+            self.namespace, access, StandIns(access), trusted
+        )
         self.namespace["__builtins__"] = self.builtins
 
-    def _run(self, code: str) -> tuple[dict[str, Any], Any]:
+    def _run(self, code: str) -> tuple[Outcome, Any]:
         sys.modules["__main__"] = self.module
         self._count += 1
         name = f"<cell {self._count}>"
         try:
-            body = self._compile_allowed(code, name)
+            try:
+                body = compile_checked(code, name)
+            except SyntaxError as exc:
+                if _OUTSIDE.search(str(exc)):
+                    raise refused("await outside a function") from None
+                raise
             self._sources.remember(name, code)
             exec(body, self.namespace)  # noqa: S102 - what the backend is for
             value = self.namespace.pop(LAST, None)
             return self._value(value), value
-        except SystemExit as exc:
-            return repl._exited(exc), None  # noqa: SLF001 - as its parent does
-        except KeyboardInterrupt as exc:
-            return self._failure(exc, "interrupted"), None
         except BaseException as exc:  # noqa: BLE001 - a cell may raise anything at all
-            return self._failure(exc, "error"), None
-
-    def _compile_allowed(self, code: str, name: str) -> CodeType:
-        try:
-            return self._compile(code, name)
-        except SyntaxError as exc:
-            if _OUTSIDE.search(str(exc)):
-                raise refused("await outside a function") from None
-            bare = compiling.unwrap(code)
-            if bare == code:
-                raise
-        return self._compile(bare, name)
+            return self._failed(exc), None
 
     def _compiled(self, code: str, name: str) -> tuple[Compiled, str]:
         """Compile a cell for validate(): without await, and with magics that do nothing."""
@@ -77,7 +61,7 @@ class RestrictedRepl(repl.Repl):
         usable = code if reading.violations else reading.code
         return (compile(usable, name, "exec", dont_inherit=True), None), code
 
-    def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
+    def _failure(self, exc: BaseException, kind: str) -> Outcome:
         self.namespace.pop(LAST, None)
         _leave_out_our_frames(exc)
         return super()._failure(exc, kind)

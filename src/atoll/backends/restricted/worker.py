@@ -1,20 +1,14 @@
-"""The worker: a plain process that serves one guest behind the guard. Started by `launch`.
-
-SECURITY: it has no environment, and no descriptors but its own pipes. The kernel kills it when the
-host ends, by the lifeline: a pipe whose closing sends SIGKILL.
-"""
+"""The worker: a process that serves one guest behind the guard. Started by `sandbox`."""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from atoll.backends.restricted import made, walls
+from atoll.backends.restricted import checked_stdlib
 from atoll.backends.restricted.audit import Auditor
 from atoll.backends.restricted.repl import RestrictedRepl
 from atoll.guest.cells import magics
@@ -25,42 +19,41 @@ from atoll.guest.core.interrupt import InterruptGate
 from atoll.guest.core.streams import StandardStreams
 from atoll.guest.entry.server import Server
 from atoll.guest.shared import rpc, values
+from atoll.text.tables import names_in
 
 if TYPE_CHECKING:
     from atoll.guest.core.ports import Stream
+    from atoll.guest.shared.messages import (
+        Initialized,
+        InitializeParams,
+        ToolsParams,
+        Variable,
+        VariableParams,
+    )
 
+OUTPUT_FD, CONTEXT_FD = 3, 4
 FIRST_HIGH_FD = 64
-F_SETSIG = 10
 NO_FOLDER = "/nonexistent"
-METHODS = (
-    "initialize", "execute", "validate", "get_variable", "has_variable", "variables",
-    "set_variable", "tools",
-)  # fmt: skip
+METHODS = names_in("""
+    initialize execute validate get_variable has_variable variables set_variable tools
+""")
 FORBIDDEN = ("path", "frame", "series", "index", "timestamp", "pandas.timedelta", "missing")
 """Kinds of values whose methods open files, so that code could do it without an import."""
 
 
-def main(settings: str) -> NoReturn:
+def main() -> NoReturn:
     """Serve until the host closes the channel."""
-    facts = json.loads(settings)
     sys.argv[:] = [""]  # guest code can read this list, which names files of the host
-    _hang_on(facts["lifeline"])
     requests, answers = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH_FD) for fd in (0, 1))
-    os.dup2(facts["output"], 1)
-    os.close(facts["output"])
+    os.dup2(OUTPUT_FD, 1)
+    os.close(OUTPUT_FD)
     os.close(0)
     os.open(os.devnull, os.O_RDONLY)
     time.tzset()
-    readable = walls.folders()
-    made.mend_library()
+    checked_stdlib.mend_library()
     values.forbid(*FORBIDDEN)
-    auditor = Auditor(readable)
     gate = InterruptGate()
-    server = RestrictedServer(Channel(requests, answers, gate), gate, auditor, facts)
-    walls.limit(facts["memory"], facts["open_files"])
-    if facts["walls"]:
-        walls.build(readable)
-    server.serve()
+    RestrictedServer(Channel(requests, answers, gate), gate, Auditor()).serve()
     os._exit(0)
 
 
@@ -69,18 +62,13 @@ class RestrictedServer(Server):
 
     own_files = False
 
-    def __init__(
-        self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
-    ) -> None:
-        passed = InheritedContext(facts["context_fd"])
+    def __init__(self, channel: Channel, gate: InterruptGate, auditor: Auditor) -> None:
         streams, runtime = StandardStreams(), HiddenPackage("atoll")
         streams.keep(FIRST_HIGH_FD)
         runtime.hide()
-        super().__init__(channel, gate, streams, passed, NO_FOLDER, runtime=runtime)
+        super().__init__(channel, gate, streams, InheritedContext(), NO_FOLDER, runtime=runtime)
         self._channel, self._auditor = channel, auditor
-        self._repl: RestrictedRepl = RestrictedRepl(
-            auditor.trusted, policy_guard=facts["guard"] == "restrictedpython"
-        )
+        self._repl: RestrictedRepl = RestrictedRepl(auditor.trusted)
         self._methods = {name: self._methods[name] for name in METHODS}
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
@@ -100,14 +88,14 @@ class RestrictedServer(Server):
         with self._auditor.trusted():
             super().prepare()
 
-    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _initialize(self, params: InitializeParams) -> Initialized:
         answer = super()._initialize(params)
         self._repl.builtins.update(self._offered)
         del self._repl.builtins[magics.NAME]  # magics run programs
         self._auditor.arm()
         return answer
 
-    def _set_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _set_tools(self, params: ToolsParams) -> Variable:
         before = self._tools
         with self._auditor.trusted():
             answer = super()._set_tools(params)
@@ -117,7 +105,7 @@ class RestrictedServer(Server):
                 self._repl.builtins[name] = self._offered[name]
         return answer
 
-    def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _set_variable(self, params: VariableParams) -> Variable:
         if str(params["name"]).startswith("_"):
             raise ValueError("names that begin with an underscore are not the guest's here")
         with self._auditor.trusted():  # decoding may import modules; no guest code runs
@@ -127,22 +115,10 @@ class RestrictedServer(Server):
 class InheritedContext:
     """The context's memory file, which the worker inherited."""
 
-    def __init__(self, fd: int | None) -> None:
-        self._fd = fd
-
     def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:  # noqa: FBT001
         """Return the text, and whether it is shared instead of copied."""
-        assert self._fd is not None
-        return context.load(self._fd, width, length, ascii_only)
+        return context.load(CONTEXT_FD, width, length, ascii_only)
 
     def stream(self) -> Stream:
         """Raise an error: this backend has no states."""
         raise ValueError("this backend neither saves nor restores")
-
-
-def _hang_on(lifeline: int) -> None:
-    """Let the kernel send SIGKILL when the other end is closed: guest code cannot delay that."""
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
-    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)

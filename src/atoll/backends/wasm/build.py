@@ -25,7 +25,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import guest
 from atoll.backends.wasm import engine
 from atoll.config import cache_folder
 from atoll.errors import (
@@ -35,6 +34,7 @@ from atoll.errors import (
     SandboxStartError,
 )
 from atoll.extras import hint as install_hint
+from atoll.launch.interpreter import GUEST_FOLDER, guest_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from atoll.packages.progress import Progress
 
 SOURCES = Path(__file__).resolve().parent / "component"
-GUEST = Path(guest.__file__).resolve().parent
 SECONDS = {"build": 15.0, "compile": 30.0, "inspect_component": 2.0}
 """About how many seconds each step takes, for the progress bar."""
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
@@ -123,8 +122,8 @@ def _folder(binary: Path | None) -> Path:
 @functools.cache
 def _sources() -> tuple[str, ...]:
     """Return all source files of a component."""
-    facts = [version("componentize-py"), version("cloudpickle")]
-    for file in sorted([*SOURCES.iterdir(), *GUEST.glob("*.py")]):
+    facts = [version("componentize-py"), version("cloudpickle"), guest_digest()]
+    for file in sorted(SOURCES.iterdir()):
         if file.is_file():
             facts += [file.name, hashlib.sha256(file.read_bytes()).hexdigest()]
     return tuple(facts)
@@ -228,7 +227,9 @@ def _componentize(target: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="atoll-component-") as work:
         sources = Path(work) / "sources"
         shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__", "*.wit"))
-        shutil.copytree(GUEST, sources / "guest", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            GUEST_FOLDER, sources / "guest", ignore=shutil.ignore_patterns("__pycache__")
+        )
         cloudpickle = Path(str(import_module("cloudpickle").__file__)).parent
         shutil.copytree(cloudpickle, sources / "cloudpickle")
         tool = [sys.executable, "-c", _COMPONENTIZE, "-d", str(SOURCES / "sandbox.wit")]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from atoll.backends.wasm.lines import Lines
     from atoll.backends.wasm.memory import LinearMemory
 
+NAMES = ("call", "emit", "take", "fill", "put", "sleep", "leave", "gate")
 LATIN = "latin-1"
 PIECE = 1 << 20
 LONGEST_SLEEP = 1e6
@@ -32,6 +33,10 @@ class Callbacks:
         self._passed_fd, self._at = -1, 0
         self.memory: LinearMemory | None = None
         self.on_leave: Callable[[int], None] = os._exit
+
+    def by_name(self) -> dict[str, Callable[..., object]]:
+        """Return the functions by the names that the component imports."""
+        return {name: getattr(self, name) for name in NAMES}
 
     def call(self, line: str) -> str:
         """Send a call to the host and return its answer; "" if interrupted."""

@@ -5,13 +5,14 @@ It tries an interrupt. If that does not work, guests are killed instead of inter
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import tempfile
 import threading
 from dataclasses import astuple
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.memory import LinearMemory, UnknownLayoutError
@@ -22,59 +23,47 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.backends.wasm.memory import Cells
+    from atoll.guest.shared.messages import Json
 
 SECONDS = 5.0
 FUEL = 50_000_000_000
 FACTS = "import sys; [list(sys.version_info[:3]), id(KeyboardInterrupt)]"
 
 
-class _Silence:
-    """Callbacks that do nothing."""
-
-    def __init__(self) -> None:
-        self.on_gate: Callable[[bool], None] = lambda _open: None
-
-    def call(self, _line: str) -> str:
-        return ""
-
-    def emit(self, _number: int, _data: str) -> None:
-        return
-
-    def take(self, _size: int) -> str:
-        return ""
-
-    def fill(self, _address: int, _size: int) -> bool:
-        return False
-
-    def put(self, _data: str) -> None:
-        return
-
-    def sleep(self, _seconds: float) -> bool:
-        return False
-
-    def leave(self, _code: int) -> None:
-        return
-
-    def gate(self, is_open: bool) -> bool:  # noqa: FBT001 - the component's signature
-        self.on_gate(is_open)
-        return False
+_SILENT = {
+    "call": "",
+    "emit": None,
+    "take": "",
+    "fill": False,
+    "put": None,
+    "sleep": False,
+    "leave": None,
+}
+"""What callbacks return that do nothing."""
 
 
 class Subject:
     """One guest under examination."""
 
     def __init__(self, runtime: Runtime, image: str, folder: str) -> None:
-        self._callbacks = _Silence()
+        self._on_gate: Callable[[bool], None] = lambda _open: None
+        functions: dict[str, Callable[..., object]] = {"gate": self._gate}
+        for name, value in _SILENT.items():
+            functions[name] = functools.partial(_answer, value)
         places = [Place(folder, "/app", writable=True)]
-        self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
+        self._instance = Instance(runtime.engine, runtime.component, functions, places)
         self._image = image
         self.ask("initialize", {})
 
-    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    def _gate(self, is_open: bool) -> bool:  # noqa: FBT001 - the component's signature
+        self._on_gate(is_open)
+        return False
+
+    def ask(self, method: str, params: Json) -> Json:
         """Send a request and return its result."""
         line = rpc.request("1", method, params)[:-1].decode("ascii")
         answer = rpc.decode(self._instance.handle(line, min(FUEL, FREE_FUEL)).encode("ascii"))
-        found: dict[str, Any] = answer["result"]
+        found: Json = answer["result"]
         return found
 
     def facts(self) -> tuple[list[int], int]:
@@ -91,10 +80,14 @@ class Subject:
             return None
         self.ask("execute", {"code": "kept = 41"})
         timer = threading.Timer(0.05, memory.interrupt, [cells])
-        self._callbacks.on_gate = lambda is_open: timer.start() if is_open else None
+        self._on_gate = lambda is_open: timer.start() if is_open else None
         stopped = self.ask("execute", {"code": "while True: pass"})["kind"] == "interrupted"
-        self._callbacks.on_gate = lambda _open: None
+        self._on_gate = lambda _open: None
         return cells if stopped and self.ask("execute", {"code": "kept"})["value"] == 41 else None
+
+
+def _answer(value: object, *_args: object) -> object:
+    return value
 
 
 def main(image: str) -> None:

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from wasmtime import Engine
     from wasmtime.component import Component
 
-CALLBACKS = ("call", "emit", "take", "fill", "put", "sleep", "leave", "gate")
+    Callbacks = Mapping[str, Callable[..., Any]]
+    """The functions that the component imports, by name; see component/sandbox.wit."""
+
 _NEVER = 1 << 60
-
-
-class Callbacks(Protocol):
-    """The functions that the component imports; see component/sandbox.wit."""
-
-    def call(self, line: str, /) -> str:
-        """Call the host and return its answer."""
-        ...
-
-    def emit(self, number: int, data: str, /) -> None:
-        """Print."""
-        ...
-
-    def take(self, size: int, /) -> str:
-        """Return bytes of the passed descriptor."""
-        ...
-
-    def fill(self, address: int, size: int, /) -> bool:
-        """Copy the passed file into the guest's memory."""
-        ...
-
-    def put(self, data: str, /) -> None:
-        """Write bytes to the passed descriptor."""
-        ...
-
-    def sleep(self, seconds: float, /) -> bool:
-        """Sleep; return whether an interrupt ended it."""
-        ...
-
-    def leave(self, code: int, /) -> None:
-        """End the guest."""
-        ...
-
-    def gate(self, is_open: bool, /) -> bool:  # noqa: FBT001 - the component's signature
-        """Allow or forbid interrupts."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +69,8 @@ class Instance:
         with Linker(self._engine) as linker:
             linker.add_wasip2()
             with linker.root() as root:
-                for name in CALLBACKS:
-                    root.add_func(name, _without_store(getattr(callbacks, name)))
+                for name, function in callbacks.items():
+                    root.add_func(name, _without_store(function))
             instance = linker.instantiate(self._store, component)
         return instance.get_func(self._store, "handle")
 

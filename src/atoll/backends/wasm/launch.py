@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm.packages import package_folder
 from atoll.backends.wasm.warm_workers import WarmWorker, WarmWorkers
+from atoll.concurrency import boot
 from atoll.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from atoll.backends.wasm.counters import Counters
     from atoll.config import SandboxConfig
     from atoll.errors import SandboxError
+    from atoll.guest.shared.messages import Json
     from atoll.jail.supervisor.spec import Limits
     from atoll.launch.handshake import RunningGuest
     from atoll.packages.store import Environment
@@ -42,7 +44,7 @@ LIBRARY = f"{GUEST_CODE}/wasm/lib"
 SITE_PACKAGES = f"{WORK_FOLDER}/site-packages"
 NAMED_PACKAGES = "/packages"
 """The guest's folder of packages by name, if it has any."""
-ROLE = "atoll.backends.wasm.worker:prepare"
+WORKER = "atoll.backends.wasm.worker"
 FROZEN_BYTES = 32 * MIB
 """Initial size of the component's memory."""
 WORKER_BYTES = 192 * MIB
@@ -56,13 +58,9 @@ WORKER_FILES = 32
 """The worker's own descriptors, in addition to the guest's files."""
 WORKER_STACK = 64 * MIB
 RETRIES = 3
-LATE = "initialize"
+HANDSHAKE_STEP = "initialize"
 """The step of a start that took too long."""
 TEMPORARY = ["/tmp", "/tmp", True]  # noqa: S108 - the jail's own
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[1]); from atoll.backends.wasm.worker import main; "
-    "sys.path.remove(sys.argv[1]); main(sys.argv[2])"
-)
 
 
 async def launch(
@@ -83,7 +81,7 @@ async def launch(
             guest = await _handshake(worker, config, context, shared)
         except (SandboxStartError, SandboxLostError) as exc:  # no code of the caller has run
             # A zygote that does not answer in time is replaced as well.
-            workers.forsake(whole=getattr(exc, "step", LATE) in (*LOST, LATE))
+            workers.discard(whole=getattr(exc, "step", HANDSHAKE_STEP) in (*LOST, HANDSHAKE_STEP))
             if attempt == RETRIES - 1:
                 raise _advised(exc, built) from None
         else:
@@ -111,14 +109,14 @@ async def _handshake(
 ) -> tuple[RunningGuest, Counters]:
     counters = worker.counters
     try:
-        words = _words(config, shared.size if shared else 0)
+        params = _worker_params(config, shared.size if shared else 0)
         guest = await handshake(
             worker.starting.open(),
             config,
             context,
             shared,
             env=config.policy.env,
-            extra=words,
+            extra=params,
             proxied=False,
         )
     except BaseException:
@@ -127,7 +125,7 @@ async def _handshake(
     return replace(guest, on_close=counters.close), counters
 
 
-def _words(config: SandboxConfig, context_size: int) -> dict[str, Any]:
+def _worker_params(config: SandboxConfig, context_size: int) -> Json:
     """Return the worker's parameters, in addition to the guest's own."""
     return {
         "fuel": config.policy.fuel_budget,
@@ -172,10 +170,10 @@ def _jail_spec(
     if not (config.workspace and (config.workspace / "site-packages").is_dir()):
         places.append([packages, SITE_PACKAGES, False])
     root = GUEST_CODE if jailed else spec.binds[0].source.rpartition("/")[0]
-    boot = (_BOOT, root, _settings(image, library, built, places))
+    settings = _settings(image, library, built, places)
     return JailSpec(
         jailed=jailed,
-        argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
+        argv=(python.path, "-I", "-B", "-X", "utf8", "-c", boot.code(WORKER), root, settings),
         env=environment(python),
         binds=spec.binds,
         workspace=str(config.workspace) if config.workspace else None,
@@ -202,7 +200,9 @@ def _warm_workers(built: Built) -> WarmWorkers:
     settings = _settings(IMAGE, LIBRARY, built, [[PACKAGES, SITE_PACKAGES, False], TEMPORARY])
 
     def make_spec(name: str) -> Any:
-        return zygote_host_spec(name, resolve(None), _binds(built), role=(ROLE, settings))
+        return zygote_host_spec(
+            name, resolve(None), _binds(built), role=(f"{WORKER}:prepare", settings)
+        )
 
     return WarmWorkers(make_spec)
 

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from atoll.config import SandboxConfig, cache_folder
 from atoll.errors import SandboxError
 from atoll.launch.interpreter import resolve
-from atoll.packages.target import Target, run_pip
+from atoll.packages import download
+from atoll.packages.build import unpack
+from atoll.packages.target import Target
 from atoll.policy import ExecutionPolicy, Mount
 
 if TYPE_CHECKING:
@@ -52,36 +54,31 @@ def installed(built: Built) -> tuple[str, ...]:
 def target(built: Built) -> Target:
     """Return the target of packages by name for this component's Python."""
     version = ".".join(map(str, built.python[:2]))
+    flags = f"--platform=any --implementation=py --abi=none --python-version={version}"
     return Target(
         key=f"wasm-{version}",
         label=f"Python {version} in WebAssembly (pure Python wheels only)",
         interpreter=resolve(None),
-        flags=_wheel_flags(version),
+        flags=tuple(flags.split()),
         compiled=False,
         finish=lambda folder: asyncio.run(_compile(str(folder))),
     )
 
 
 def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
-    """Install packages and their dependencies; return the new ones. ConfigError if not pure."""
-    version = ".".join(map(str, built.python[:2]))
-    before, folder = set(installed(built)), package_folder(built)
+    """Install packages and their dependencies; return the new ones. PackageError if not pure."""
+    before, folder, chosen = set(installed(built)), package_folder(built), target(built)
     with tempfile.TemporaryDirectory(prefix="packages-", dir=folder.parent) as scratch:
-        flags = ("install", "--no-compile", *_wheel_flags(version), "--target", scratch)
-        run_pip("wasm", names, *flags, wheels="pure Python wheel")
-        asyncio.run(_compile(scratch))
+        download.by_hand(names, chosen, Path(scratch))
+        site = Path(scratch) / "site"
+        site.mkdir()
+        unpack(Path(scratch) / "wheels", site, chosen)
+        asyncio.run(_compile(str(site)))
         with open(f"{folder}.lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            for entry in sorted(Path(scratch).iterdir()):
+            for entry in sorted(site.iterdir()):
                 _replace(entry, folder)
     return tuple(name for name in installed(built) if name not in before)
-
-
-def _wheel_flags(version: str) -> tuple[str, ...]:
-    """Return pip's options for pure Python wheels."""
-    return (
-        "--platform=any", "--implementation=py", "--abi=none", f"--python-version={version}",
-    )  # fmt: skip
 
 
 async def _compile(folder: str) -> None:

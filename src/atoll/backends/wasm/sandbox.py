@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from atoll.backends.wasm import build, limit_messages, packages
 from atoll.backends.wasm.counters import Ending
@@ -15,10 +15,12 @@ from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.jail.measure import probe
 from atoll.jail.supervisor.spec import GUEST_HOME
+from atoll.launch.launcher import Launcher
+from atoll.launch.sandbox import GuestSandbox
+from atoll.packages.held import HeldPackages
 from atoll.packages.progress import Progress
-from atoll.packages.sandbox import PackagedSandbox
-from atoll.policy import Capability, Isolation, names_keywords
-from atoll.sandbox.base import check_code
+from atoll.policy import Capability, Isolation
+from atoll.sandbox.base import check_code, check_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -26,10 +28,13 @@ if TYPE_CHECKING:
 
     from atoll.backends.wasm.build import Built
     from atoll.backends.wasm.counters import Counters
+    from atoll.guest.shared.messages import StateParams
     from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
     from atoll.sandbox.availability import Availability
+    from atoll.sandbox.base import ExecuteOptions
+    from atoll.sandbox.context import Context
     from atoll.types import SandboxResult
 
 MISSING = frozenset(
@@ -46,7 +51,70 @@ MISSING = frozenset(
 )
 
 
-class PythonSandbox(PackagedSandbox):
+class WasmLauncher(Launcher):
+    """Starts a jailed worker that runs the component, and counts its fuel."""
+
+    backend: ClassVar[str] = "wasm"
+    hidden_folders: ClassVar[frozenset[str]] = frozenset({GUEST_HOME})
+    measures: ClassVar[bool] = True
+
+    _built: Built
+    _counters: Counters
+
+    def __init__(self, config: SandboxConfig) -> None:
+        super().__init__(config)
+        self._packages = HeldPackages()
+
+    async def prepare(self) -> Isolation:
+        """Find the component, or build it; find the packages, and the jail of the worker."""
+        config, binary = self.config, build.chosen(self.config)
+        found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
+        if found is None:
+            title = Progress("atoll: first use of the backend wasm")
+            found = await asyncio.to_thread(build.ensure, binary, title)
+        self._built = found
+        await self._packages.find(config, functools.partial(packages.target, found))
+        least = min(config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
+        jail = replace(config, min_isolation=least)
+        self._jail = await probe.level_for(self.backend, jail)
+        self.level = Isolation.VIRTUAL
+        return self.level
+
+    async def launch(
+        self, config: SandboxConfig, context: Any, shared: Context | None
+    ) -> RunningGuest:
+        """Start a worker."""
+        if self._packages.hold is not None:
+            config = with_packages(config, self._packages.hold.environment)
+        guest, self._counters = await launch(config, self._built, self._jail, context, shared)
+        return guest
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The component's version."""
+        return self._built.python
+
+    def state_params(self) -> StateParams:
+        """Return how large a state may be; the component has cloudpickle in it."""
+        return {"max_bytes": self.config.max_state_bytes, "cloudpickle": ""}
+
+    def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:
+        """Return the result with its fuel, and with advice where a limit ended it."""
+        fuel, ending = self._counters.read()
+        if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
+            return result
+        explained = limit_messages.explain(result, ending, fuel, self.config.policy)
+        advice = explained.stderr[len(result.stderr) :].strip("\n")
+        if advice and explained.error == result.error and self.config.on_stderr is not None:
+            self.config.on_stderr(advice)  # which no error says
+        return replace(explained, fuel_consumed=fuel)
+
+    def close(self) -> None:
+        """Release the packages."""
+        self._packages.close()
+
+
+class PythonSandbox(GuestSandbox):
     """CPython compiled to WebAssembly: the guest makes no system call on the host.
 
         async with PythonSandbox({"fuel_budget": 10**9}, workspace=folder) as box:
@@ -56,12 +124,10 @@ class PythonSandbox(PackagedSandbox):
     as the first argument or as `config`. The first call starts it, unless initialize() did.
     """
 
-    backend: ClassVar[str] = "wasm"
+    backend: ClassVar[str] = WasmLauncher.backend
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - MISSING
 
-    _not_shown: ClassVar[set[str]] = {GUEST_HOME}
-    _built: Built
-    _counters: Counters
+    launcher: ClassVar[type[Launcher]] = WasmLauncher
 
     def __init__(
         self,
@@ -80,21 +146,23 @@ class PythonSandbox(PackagedSandbox):
         super().__init__(replace(config or SandboxConfig(backend=self.backend), **options))
         self._starting = asyncio.Lock()
 
-    @names_keywords("option of execute")
     async def execute(
         self,
         code: str,
         *,
         timeout_ms: float | None = None,
         key: str | None = None,
-        inject_setup: bool | None = None,
+        **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
         """Run a cell; `inject_setup` says whether it may import from /app/site-packages.
 
         Unset, it is as the configuration says. The first call starts the sandbox.
         """
+        if options:
+            check_options(self.backend, options)
+        setup = options.get("inject_setup")
         return await run_untrusted_python(
-            code, sandbox=self, timeout_ms=timeout_ms, key=key, inject_setup=inject_setup
+            code, sandbox=self, timeout_ms=timeout_ms, key=key, inject_setup=setup
         )
 
     async def _run_untrusted(
@@ -102,7 +170,7 @@ class PythonSandbox(PackagedSandbox):
     ) -> SandboxResult:
         check_code(code)
         await self._start_once()
-        return await self._run_cell(code, timeout_ms, key, setup=setup)
+        return await super().execute(code, timeout_ms=timeout_ms, key=key, inject_setup=setup)
 
     @contextlib.asynccontextmanager
     async def _in_guest(self) -> AsyncIterator[RunningGuest]:
@@ -121,48 +189,6 @@ class PythonSandbox(PackagedSandbox):
     async def availability(cls, config: SandboxConfig) -> Availability:
         """Return whether this backend can run here."""
         return await limit_messages.availability(config)
-
-    async def _prepare(self) -> Isolation:
-        binary = build.chosen(self._config)
-        found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
-        if found is None:
-            title = Progress("atoll: first use of the backend wasm")
-            found = await asyncio.to_thread(build.ensure, binary, title)
-        self._built = found
-        await self._have_packages(self._config, functools.partial(packages.target, found))
-        least = min(self._config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
-        self._jail = await probe.level_for(self.backend, replace(self._config, min_isolation=least))
-        return Isolation.VIRTUAL
-
-    async def _launch(self) -> RunningGuest:
-        config = self._config
-        if self._packages is not None:
-            config = with_packages(config, self._packages.environment)
-        guest, self._counters = await launch(
-            config, self._built, self._jail, self._context, self._shared
-        )
-        return guest
-
-    @property
-    def _version(self) -> tuple[int, ...]:
-        return self._built.python
-
-    def _state_params(self) -> dict[str, Any]:
-        return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
-
-    def _measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:
-        fuel, ending = self._counters.read()
-        if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
-            return result
-        result = self._advised(result, limit_messages.explain(result, ending, fuel, self.policy))
-        return replace(result, fuel_consumed=fuel)
-
-    def _advised(self, before: SandboxResult, after: SandboxResult) -> SandboxResult:
-        """Pass advice to the stderr callback as well, unless the error has it."""
-        advice_alone = after.stderr[len(before.stderr) :].strip("\n")
-        if advice_alone and after.error == before.error and self._config.on_stderr is not None:
-            self._config.on_stderr(advice_alone)
-        return after
 
 
 async def run_untrusted_python(

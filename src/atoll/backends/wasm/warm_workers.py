@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from atoll.backends.wasm.counters import Counters
 from atoll.concurrency import forks
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.process import supervisor
+from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import ForkSpec
 from atoll.launch.guest_handle import hung_up, request_guest
 from atoll.launch.parked import ParkedProcesses
@@ -75,7 +75,7 @@ class WarmWorkers:
         """Start missing workers; the next take() raises a failure."""
         self._parked.refill()
 
-    def forsake(self, *, whole: bool) -> None:
+    def discard(self, *, whole: bool) -> None:
         """Drop all waiting workers after one was found dead; with `whole`, the zygote too."""
         self._parked.close()
         with self._lock:

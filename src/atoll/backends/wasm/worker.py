@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from atoll.backends.wasm import engine
 from atoll.backends.wasm.callbacks import Callbacks, single
@@ -23,6 +23,8 @@ from atoll.jail.supervisor.spec import WORK_ALIAS, WORK_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from atoll.guest.shared.messages import Json
 
 
 OUTPUT_FD, COUNTERS_FD = 3, 4
@@ -43,7 +45,8 @@ class Worker:
         interrupts = Interrupts()
         self._lines.watch(interrupts.alarm)
         self._callbacks = Callbacks(self._lines, interrupts)
-        self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
+        functions = self._callbacks.by_name()
+        self._instance = Instance(runtime.engine, runtime.component, functions, places)
         self._callbacks.memory = runtime.memory()
         interrupts.attach(self._callbacks.memory, runtime.cells)
         self._callbacks.on_leave = self._leave
@@ -61,7 +64,7 @@ class Worker:
             os._exit(0)
         os._exit(1)
 
-    def _handle(self, message: dict[str, Any], line: str) -> None:
+    def _handle(self, message: Json, line: str) -> None:
         if message["method"] == "initialize":
             self._obey(message["params"])
         self._fuel = FREE_FUEL if message["method"] in UNCOUNTED else self._budget
@@ -76,7 +79,7 @@ class Worker:
         self._note(Ending.NONE)
         self._lines.write(single(answer))
 
-    def _obey(self, params: dict[str, Any]) -> None:
+    def _obey(self, params: Json) -> None:
         """Apply the limits in the handshake."""
         self._budget = FREE_FUEL if params["fuel"] is None else params["fuel"]
         if params["linear_memory"] is not None:

@@ -1,25 +1,36 @@
-"""Runs one cell with streamed output and Ctrl-C, and reports its result; run and repl use it."""
+"""Runs one cell with streamed output and Ctrl-C, saves its figures, and reports its result."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.cli.terminal.interrupts import Canceller, on_ctrl_c
 from atoll.cli.terminal.streams import STREAM_LIMIT, harmless
+from atoll.errors import ConfigError
 from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from atoll.cli.terminal.streams import GuestOutput
     from atoll.sandbox.base import BaseSandbox
-    from atoll.types import ExecuteResponse
+    from atoll.types import Display, ExecuteResponse
 
+INTERRUPTED = 130
+AGAIN_SECONDS = 0.05
 T = TypeVar("T")
 MAX_EXIT_CODE = 255
 REFUSED = 2
 """The exit code if the guard refused the code: nothing ran."""
+SUFFIXES = {"image/png": ".png", "image/jpeg": ".jpg", "image/svg+xml": ".svg"}
+MAX_FIGURES = 10_000
+"""The highest number in a file's name."""
 
 
 async def run_cell(
@@ -99,3 +110,94 @@ def warn_of_memory(box: BaseSandbox) -> None:
 def complain(text: str) -> None:
     """Print a line about a cell to stderr."""
     print(f"atoll: {harmless(text) if sys.stderr.isatty() else text}", file=sys.stderr)
+
+
+class FigureFolder:
+    """The folder that figures are saved to, as figure-1.png and so on; no file is overwritten."""
+
+    def __init__(self, path: str | None) -> None:
+        self._folder = Path(path or ".")
+        if self._folder.exists() and not self._folder.is_dir():
+            raise ConfigError(f"--figures: {path} is not a folder")
+
+    def save(self, displays: Iterable[Display]) -> list[Path]:
+        """Save the images, say so on stderr, and return the files."""
+        images = [display for display in displays if display.media_type in SUFFIXES]
+        paths = [self._save(image.data, SUFFIXES[image.media_type]) for image in images]
+        saved = [path for path in paths if path is not None]
+        if saved:
+            what = "figures" if len(saved) > 1 else "figure"
+            complain(f"{what} saved: {', '.join(map(str, saved))}")
+        return saved
+
+    def _save(self, data: bytes, suffix: str) -> Path | None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path, fd = self._create(suffix)
+            with open(fd, "wb") as file:
+                file.write(data)
+        except OSError as exc:
+            where = f"a figure cannot be saved in {self._folder.absolute()}: {exc.strerror}"
+            complain(f"{where}. Use --figures DIR")
+            return None
+        return path
+
+    def _create(self, suffix: str) -> tuple[Path, int]:
+        for number in itertools.count(1):
+            path = self._folder / f"figure-{number}{suffix}"
+            try:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                return path, os.open(path, flags, 0o666)
+            except FileExistsError:
+                if number >= MAX_FIGURES:
+                    raise
+        raise AssertionError("unreachable")
+
+
+class Canceller:
+    """Cancels the running cell of a sandbox, once started."""
+
+    def __init__(self, box: BaseSandbox) -> None:
+        self._box = box
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Cancel the cell, now or as soon as it runs."""
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._cancel())
+
+    def stop(self) -> None:
+        """The cell has ended."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _cancel(self) -> None:
+        while True:  # a cancel before the cell has begun does nothing
+            await self._box.cancel()
+            await asyncio.sleep(AGAIN_SECONDS)
+
+
+@contextlib.contextmanager
+def on_ctrl_c(callback: Callable[[], None], *, end_on_second: bool) -> Iterator[None]:
+    """Call back in the event loop on Ctrl-C; a second one may end the process at once.
+
+    Ending so leaves nothing behind: the jails end with the process that holds them.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as under nohup: not ours to take
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    presses = 0
+
+    def handle(_number: int, _frame: object) -> None:
+        nonlocal presses
+        presses += 1
+        if presses > 1 and end_on_second:
+            os._exit(INTERRUPTED)
+        loop.call_soon_threadsafe(callback)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

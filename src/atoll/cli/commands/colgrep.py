@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from atoll.agent.retrieval.colgrep import colgrep, open_index
+from atoll.agent.retrieval.retriever import colgrep, open_index
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -24,13 +24,13 @@ def command(args: Namespace) -> int:
     if hits.warning:
         print(f"atoll: {hits.warning}", file=sys.stderr)
     if args.json:
-        print(json.dumps([dataclasses.asdict(one) for one in hits], indent=1))
+        print(json.dumps([dataclasses.asdict(hit) for hit in hits], indent=1))
     else:
-        for one in hits:
-            print(_line(one))
+        for hit in hits:
+            print(_line(hit))
     return 0 if hits else NOTHING_FOUND
 
 
-def _line(one: Found) -> str:
-    what = " ".join((one.signature or f"{one.kind} {one.name}").split())
-    return f"{one.path}:{one.start_line}-{one.end_line}  {one.score:.3f}  {what}"
+def _line(hit: Found) -> str:
+    what = " ".join((hit.signature or f"{hit.kind} {hit.name}").split())
+    return f"{hit.path}:{hit.start_line}-{hit.end_line}  {hit.score:.3f}  {what}"

@@ -66,14 +66,14 @@ def zsh() -> str:
 
 def fish() -> str:
     """Return the script for fish."""
-    known = " ".join(_quote(one.path) for one in commands() if one.path)
+    known = " ".join(_quote(entry.path) for entry in commands() if entry.path)
     lines = [_FISH.replace("@PATHS@", known)]
-    for one in commands():
-        at = f"complete -c atoll -n \"__atoll_at '{one.path}'\""
-        lines += [f"{at} -f -a {name} -d {_quote(text)}" for name, text in one.children.items()]
-        lines += [f"{at} -f -a {_quote(' '.join(one.words))}"] if one.words else []
-        lines += [f"{at} -F"] if one.files else []
-        lines += [f"{at} {_fish_option(option)}" for option in one.options]
+    for entry in commands():
+        at = f"complete -c atoll -n \"__atoll_at '{entry.path}'\""
+        lines += [f"{at} -f -a {name} -d {_quote(text)}" for name, text in entry.children.items()]
+        lines += [f"{at} -f -a {_quote(' '.join(entry.words))}"] if entry.words else []
+        lines += [f"{at} -F"] if entry.files else []
+        lines += [f"{at} {_fish_option(option)}" for option in entry.options]
     return "\n".join(lines) + "\n"
 
 
@@ -85,51 +85,52 @@ def _walk(path: str, parser: argparse.ArgumentParser) -> Iterator[Command]:
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way to its arguments
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             below = dict(action.choices)
-            texts = {one.dest: one.help or "" for one in action._choices_actions}  # noqa: SLF001
+            texts = {choice.dest: choice.help or "" for choice in action._choices_actions}  # noqa: SLF001
         elif action.option_strings:
             options.append(_option(action))
         else:
             positional.append(action)
-    words = tuple(str(word) for one in positional for word in one.choices or ())
+    words = tuple(str(word) for argument in positional for word in argument.choices or ())
     yield Command(
         path=path,
         children=texts,
         options=tuple(options),
         words=words,
-        files=any(one.metavar in FILE_WORDS for one in positional),
+        files=any(argument.metavar in FILE_WORDS for argument in positional),
     )
     for name, child in below.items():
         yield from _walk(f"{path} {name}".strip(), child)
 
 
 def _option(action: argparse.Action) -> Option:
+    choices = tuple(map(str, action.choices or ()))
     return Option(
         names=tuple(action.option_strings),
-        text=(action.help or "").replace("%%", "%"),
+        text=(action.help or "") % {"choices": ", ".join(choices)},
         takes_value=action.nargs != 0,
         files=action.metavar in FILE_WORDS,
-        choices=tuple(map(str, action.choices or ())),
+        choices=choices,
     )
 
 
 def _posix_cases(files: str, words: str, indent: str) -> Iterator[str]:
     """Yield cases of "PATH|previous word" and of "PATH|", which bash and zsh share."""
-    for one in commands():
-        for option in one.options:
+    for entry in commands():
+        for option in entry.options:
             if option.takes_value:
-                pattern = " | ".join(f'"{one.path}|{name}"' for name in option.names)
+                pattern = " | ".join(f'"{entry.path}|{name}"' for name in option.names)
                 values = " ".join(option.choices)
                 act = files if option.files else f"{words} {values}" if values else ":"
                 yield f"{indent}{pattern}) {act} ;;"
-    for one in commands():
-        names = [*one.children, *one.words, *(n for opt in one.options for n in opt.names)]
-        more = f"; {files}" if one.files else ""
-        yield f'{indent}"{one.path}|"*) {words} {" ".join(names)}{more} ;;'
+    for entry in commands():
+        names = [*entry.children, *entry.words, *(n for opt in entry.options for n in opt.names)]
+        more = f"; {files}" if entry.files else ""
+        yield f'{indent}"{entry.path}|"*) {words} {" ".join(names)}{more} ;;'
 
 
 def _paths() -> str:
     """Return the full names of all commands as a pattern of a shell's `case`."""
-    return " | ".join(f'"{one.path}"' for one in commands() if one.path)
+    return " | ".join(f'"{entry.path}"' for entry in commands() if entry.path)
 
 
 def _fish_option(option: Option) -> str:

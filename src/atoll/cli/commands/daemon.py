@@ -74,11 +74,11 @@ def install_hint(modules: list[str]) -> str:
 
 def _failures(missing: list[str]) -> dict[str, str]:
     """Return why each library failed to load, by its top-level name; the first reason counts."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for text in missing:
         module, _, why = text.partition(": ")
-        found.setdefault(module.partition(".")[0], why)
-    return found
+        reasons.setdefault(module.partition(".")[0], why)
+    return reasons
 
 
 async def _serve(args: Namespace, paths: DaemonPaths, limits: DaemonLimits) -> None:
@@ -183,7 +183,7 @@ def _runs_already(args: Namespace, paths: DaemonPaths) -> int:
 
 
 def _waiting_said() -> Callable[[str], None]:
-    """Return what says what is waited for, with the seconds from the second time on."""
+    """Return a progress callback; a step that repeats is printed with the seconds so far."""
     begun, said = time.monotonic(), ""
 
     def tell(doing: str) -> None:

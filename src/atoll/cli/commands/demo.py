@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, TextIO
 from atoll.agent.rlm.models.recorded import Replay
 from atoll.agent.rlm.replies import parse
 from atoll.agent.trajectory import events, words
-from atoll.agent.trajectory.canvas import Canvas
-from atoll.cli.terminal.colours import Colours
-from atoll.cli.terminal.progress import Progress, width_of
+from atoll.agent.trajectory.show import Canvas
+from atoll.cli.terminal.progress import Colours, Progress, width_of
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -120,7 +119,11 @@ class Story(Progress):
                 self._say("plan", "search the log by code: it is too long for one prompt")
             case events.ModelAnswered():
                 super()._tell(event)
-                self._show_reply(event)
+                when = "" if self._is_live else ", when it was recorded"
+                took = f"the model wrote in {words.duration(event.duration_ms)}{when}:"
+                self._print("")
+                self._say(f"turn {self._turn}", took)
+                self._quote("\n".join(parse(event.text).cells) or event.text)
             case events.SubcallStarted():
                 self._say("sub-question", event.prompt.partition("\n")[0], level=1)
             case events.SubcallEnded():
@@ -142,13 +145,6 @@ class Story(Progress):
         self._say("question", event.question)
         size = event.context.get("length", 0)
         self._say("context", f"the log of a warehouse: {LINES:,} lines, {size:,} characters")
-
-    def _show_reply(self, event: events.ModelAnswered) -> None:
-        when = "" if self._is_live else ", when it was recorded"
-        took = f"the model wrote in {words.duration(event.duration_ms)}{when}:"
-        self._print("")
-        self._say(f"turn {self._turn}", took)
-        self._quote("\n".join(parse(event.text).cells) or event.text)
 
     def _say(self, head: str, text: str, level: int = 0) -> None:
         for line in self._canvas.say(level, head, text, self._paint.strong):

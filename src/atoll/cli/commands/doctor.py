@@ -7,15 +7,14 @@ import dataclasses
 import json
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll import __version__
 from atoll.backends import registry
 from atoll.cli import settings
-from atoll.cli.selfcheck import attacks, check
-from atoll.cli.selfcheck.attack_report import AttackReport
-from atoll.cli.terminal.colours import Colours
-from atoll.cli.terminal.progress import width_of
+from atoll.cli.selfcheck import check
+from atoll.cli.selfcheck.check import AttackReport
+from atoll.cli.terminal.progress import Colours, width_of
 from atoll.config import SandboxConfig
 from atoll.errors import BackendUnavailableError
 from atoll.policy import Isolation
@@ -24,7 +23,7 @@ from atoll.sandbox.availability import Availability
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.cli.selfcheck.attack_report import AttackResult
+    from atoll.cli.selfcheck.check import AttackResult
 
 INDENT, WIDTH = 12, 100
 
@@ -37,11 +36,13 @@ def command(args: Namespace) -> int:
     if not args.json:
         print(describe(backends, Colours.of(sys.stdout)))
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
-    usable = any(one.usable and (one.isolation or 0) >= least for one in backends.values())
+    usable = any(
+        backend.usable and (backend.isolation or 0) >= least for backend in backends.values()
+    )
     results = _attack(config, quiet=args.json) if args.attack and usable else []
     if args.json:
         print(json.dumps(as_json(backends, results), indent=2))
-    return 0 if usable and all(one.held for one in results) else 1
+    return 0 if usable and all(result.held for result in results) else 1
 
 
 async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availability]:
@@ -53,7 +54,7 @@ async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availabi
 def describe(backends: dict[str, Availability], colours: Colours) -> str:
     """Return the report as text."""
     parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
-    parts += [_backend(name, one, colours) for name, one in backends.items()]
+    parts += [_backend(name, backend, colours) for name, backend in backends.items()]
     return "\n\n".join(parts)
 
 
@@ -68,10 +69,10 @@ def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> d
     """Return the report as JSON can hold it."""
     report: dict[str, object] = {
         "version": __version__,
-        "backends": {name: _fields(name, one) for name, one in backends.items()},
+        "backends": {name: _fields(name, backend) for name, backend in backends.items()},
     }
     if results:
-        report["attacks"] = [dataclasses.asdict(one) for one in results]
+        report["attacks"] = [dataclasses.asdict(result) for result in results]
     return report
 
 
@@ -83,26 +84,26 @@ async def _ask(name: str, config: SandboxConfig) -> Availability:
     return await backend.availability(dataclasses.replace(config, backend=name))
 
 
-def _backend(name: str, one: Availability, colours: Colours) -> str:
+def _backend(name: str, availability: Availability, colours: Colours) -> str:
     paint = {"usable": colours.good, "not usable": colours.bad}
-    word = state(name, one)
-    told = paint.get(word, colours.faint)(word)
-    level = f", {one.isolation}" if one.isolation is not None else ""
+    word = state(name, availability)
+    painted = paint.get(word, colours.faint)(word)
+    level = f", {availability.isolation}" if availability.isolation is not None else ""
     head, summary = f"{name}: {word}{level} - ", registry.BACKENDS[name].summary
     first, *more = textwrap.wrap(
         summary, _width(), initial_indent=" " * len(head), subsequent_indent="  "
     )
-    lines = [f"{colours.strong(name)}: {told}{level} - {first.lstrip()}", *more]
-    lines += _row("because", one.reason) + _row("to do", one.hint)
-    lines += _table("limits", one.limits) + _table("details", one.details)
+    lines = [f"{colours.strong(name)}: {painted}{level} - {first.lstrip()}", *more]
+    lines += _row("because", availability.reason) + _row("to do", availability.hint)
+    lines += _table("limits", availability.limits) + _table("details", availability.details)
     return "\n".join(lines)
 
 
-def state(name: str, one: Availability) -> str:
+def state(name: str, availability: Availability) -> str:
     """Return one of: usable, not running, not set up, not usable (something is broken)."""
-    if one.usable:
+    if availability.usable:
         return "usable"
-    if not (registry.BACKENDS[name].optional and one.hint):
+    if not (registry.BACKENDS[name].optional and availability.hint):
         return "not usable"
     return "not running" if name == "daemon" else "not set up"
 
@@ -118,8 +119,8 @@ def _table(title: str, rows: dict[str, str]) -> list[str]:
         f"  {title if number == 0 else '':<{INDENT - 2}}{name:<{width}}"
         for number, name in enumerate(rows)
     )
-    found = zip(heads, rows.values(), strict=True)
-    return [line for head, text in found for line in _wrapped(head, text)]
+    pairs = zip(heads, rows.values(), strict=True)
+    return [line for head, text in pairs for line in _wrapped(head, text)]
 
 
 def _wrapped(head: str, text: str) -> list[str]:
@@ -138,16 +139,16 @@ def _width() -> int:
     return min(WIDTH, width_of(sys.stdout))
 
 
-def _fields(name: str, one: Availability) -> dict[str, Any]:
-    level = None if one.isolation is None else str(one.isolation)
+def _fields(name: str, availability: Availability) -> dict[str, object]:
+    level = None if availability.isolation is None else str(availability.isolation)
     return {
         "summary": registry.BACKENDS[name].summary,
-        "state": state(name, one),
-        **dataclasses.asdict(one),
+        "state": state(name, availability),
+        **dataclasses.asdict(availability),
         "isolation": level,
     }
 
 
 def _attack(config: SandboxConfig, *, quiet: bool) -> list[AttackResult]:
     report = AttackReport(sys.stdout, Colours.of(sys.stdout), quiet=quiet)
-    return asyncio.run(check.run(config, attacks.load(), report))
+    return asyncio.run(check.run(config, check.load(), report))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.cli.settings import check_python
 from atoll.errors import ConfigError
@@ -52,37 +52,37 @@ def create(args: Namespace) -> int:
 def list_all(args: Namespace) -> int:
     """Print one line for each environment, last used first."""
     known = environment.names()
-    found = store.everything()
+    environments = store.everything()
     if args.json:
-        print(json.dumps([_facts(one, known) for one in found]))
+        print(json.dumps([_facts(item, known) for item in environments]))
         return 0
-    if not found:
+    if not environments:
         print("atoll: no environments. Type: atoll env create NAME --package X", file=sys.stderr)
         return 0
     print(f"{'NAME':16} {'HASH':{SHORT}} {'PYTHON':12} {'SIZE':>9}  {'USED':16} PACKAGES")
-    for one in found:
-        names = ",".join(_names_of(one, known)) or "-"
-        asked = ", ".join(one.requirements)
-        used = ago_text(time.time() - one.used)
-        short = one.hash[:SHORT]
-        print(f"{names:16} {short} {one.label:12} {size_text(one.size):>9}  {used:16} {asked}")
+    for item in environments:
+        names = ",".join(_names_of(item, known)) or "-"
+        asked = ", ".join(item.requirements)
+        used = ago_text(time.time() - item.used)
+        short = item.hash[:SHORT]
+        print(f"{names:16} {short} {item.label:12} {size_text(item.size):>9}  {used:16} {asked}")
     return 0
 
 
 def show(args: Namespace) -> int:
-    """Print what is in an environment."""
+    """Print the packages of an environment."""
     known = environment.names()
-    found = _find(args.name, known)
+    environments = _find(args.name, known)
     if args.json:
-        print(json.dumps([_facts(one, known) for one in found]))
+        print(json.dumps([_facts(item, known) for item in environments]))
         return 0
-    for one in found:
-        print(f"environment  {one.hash}  ({', '.join(_names_of(one, known)) or 'no name'})")
-        print(f"asked for    {', '.join(one.requirements)}")
-        print(f"python       {one.label} ({one.target})")
-        print(f"size         {size_text(one.size)} in {one.folder}")
-        print(f"used         {ago_text(time.time() - one.used)}")
-        _print_packages(one)
+    for item in environments:
+        print(f"environment  {item.hash}  ({', '.join(_names_of(item, known)) or 'no name'})")
+        print(f"asked for    {', '.join(item.requirements)}")
+        print(f"python       {item.label} ({item.target})")
+        print(f"size         {size_text(item.size)} in {item.folder}")
+        print(f"used         {ago_text(time.time() - item.used)}")
+        _print_packages(item)
     return 0
 
 
@@ -91,11 +91,11 @@ def remove(args: Namespace) -> int:
     code = 0
     for name in args.name:
         known = environment.names()
-        found = _find(name, known)
+        environments = _find(name, known)
         if name in known:
             environment.forget_name(name)
-        for one in found:
-            if not environment.forget(one.hash):
+        for item in environments:
+            if not environment.forget(item.hash):
                 print(f"atoll: {name} is in use: it was not removed", file=sys.stderr)
                 code = 1
     return code
@@ -103,27 +103,27 @@ def remove(args: Namespace) -> int:
 
 def _find(name: str, known: dict[str, tuple[str, ...]]) -> list[Environment]:
     """Return the environments of a name, or of a hash; ConfigError if there is none."""
-    found = store.everything()
+    environments = store.everything()
     if name in known:
-        return [one for one in found if one.requirements == known[name]]
-    beginning = [one for one in found if len(name) >= 4 and one.hash.startswith(name)]
+        return [item for item in environments if item.requirements == known[name]]
+    beginning = [item for item in environments if len(name) >= 4 and item.hash.startswith(name)]
     if not beginning:
         names = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"no environment {name!r}: there are {names}. Type: atoll env list")
     return beginning
 
 
-def _names_of(one: Environment, known: dict[str, tuple[str, ...]]) -> list[str]:
-    return sorted(name for name, asked in known.items() if asked == one.requirements)
+def _names_of(env: Environment, known: dict[str, tuple[str, ...]]) -> list[str]:
+    return sorted(name for name, asked in known.items() if asked == env.requirements)
 
 
-def _facts(one: Environment, known: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    fields = dataclasses.asdict(one)
-    more = {"names": _names_of(one, known), "used": one.used, "folder": str(one.folder)}
+def _facts(env: Environment, known: dict[str, tuple[str, ...]]) -> dict[str, object]:
+    fields = dataclasses.asdict(env)
+    more = {"names": _names_of(env, known), "used": env.used, "folder": str(env.folder)}
     return {**fields, **more}
 
 
-def _print_packages(one: Environment) -> None:
-    for package in one.packages:
+def _print_packages(env: Environment) -> None:
+    for package in env.packages:
         origin = "  built from source" if package.from_source else ""
         print(f"{package.name}=={package.version}  sha256:{package.sha256[:16]}…{origin}")

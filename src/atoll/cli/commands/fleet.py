@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from atoll.cli.commands import fleet_map
-from atoll.config import expand_home, fleet_address, fleet_socket
+from atoll.cli.commands.run import as_json
+from atoll.config import SandboxConfig, expand_home, fleet_address, fleet_socket
 from atoll.daemon import lifecycle as daemons
 from atoll.daemon.paths import DaemonPaths
 from atoll.errors import ConfigError, FleetError
@@ -26,7 +26,12 @@ from atoll.fleet.store import Store
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterator
 
+    from atoll.fleet.client import ItemResult
+
+REDRAW_SECONDS = 0.2
+FAILED = 1
 READY = "ready"
 STOP_SECONDS = 30.0
 NOT_RUNNING = 1
@@ -34,9 +39,7 @@ NOT_RUNNING = 1
 
 def command(args: Namespace) -> int:
     """Do what was asked; return the exit code."""
-    actions = {
-        "start": start, "status": status, "drain": drain, "stop": stop, "map": fleet_map.command
-    }  # fmt: skip
+    actions = {"start": start, "status": status, "drain": drain, "stop": stop, "map": map_items}
     return actions[args.action](args)
 
 
@@ -51,8 +54,11 @@ def start(args: Namespace) -> int:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "atoll.cli.main", *sys.argv[1:], "--foreground"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=file, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=file,
+            start_new_session=True,
+        )
     assert process.stdout is not None
     with process.stdout:
         line = process.stdout.readline().decode()
@@ -66,14 +72,14 @@ def start(args: Namespace) -> int:
 
 
 def _serve(args: Namespace) -> int:
-    one = _machine(args)
+    head = _machine(args)
     settings = None if args.join else _settings(args)
     if settings is not None:
         asyncio.run(machine.claim_store(settings, adopt=args.adopt))
-    mark = _pid_file(one.address, args.name)
-    with machine.running(one, settings), _written(mark):
-        print(f"atoll: {READY}: the fleet's head is {one.address}", flush=True)
-        machine.sleep_until_told()
+    mark = _pid_file(head.address, args.name)
+    with machine.running(head, settings), _written(mark):
+        print(f"atoll: {READY}: the fleet's head is {head.address}", flush=True)
+        machine.sleep_until_stopped()
     if settings is not None:
         asyncio.run(unmark_prefix(Store(settings.store), settings))
     return 0
@@ -112,11 +118,11 @@ def drain(args: Namespace) -> int:
 def stop(args: Namespace) -> int:
     """End the machines of the fleet that were started here."""
     address = fleet_address(args.address)
-    found = sorted(fleet_socket(address).parent.glob(f"{_stem(address)}*.pid"))
+    pid_files = sorted(fleet_socket(address).parent.glob(f"{_stem(address)}*.pid"))
     daemons.stop(DaemonPaths(fleet_socket(address)))  # the driver: sessions commit what they have
-    for path in found:
+    for path in pid_files:
         _end(path)
-    print(f"{len(found)} machines of the fleet at {address} have stopped here")
+    print(f"{len(pid_files)} machines of the fleet at {address} have stopped here")
     return 0
 
 
@@ -126,7 +132,9 @@ def show(facts: dict[str, Any]) -> str:
     lines = [head]
     lines += [f"{'node':<14}{'sessions':>10}{'running':>9}{'waiting':>9}{'save lag':>10}  parked"]
     for node in facts["nodes"]:
-        parked = ", ".join(f"{tier} {one['parked']}" for tier, one in node["tiers"].items())
+        parked = ", ".join(
+            f"{tier} {facts_of_tier['parked']}" for tier, facts_of_tier in node["tiers"].items()
+        )
         places = f"{node['sessions']}/{node['capacity']}"
         row = f"{node['name']:<14}{places:>10}{node['executing']:>9}{node['queued']:>9}"
         more = "  draining" if node["draining"] else ""
@@ -143,10 +151,10 @@ async def _facts(address: str) -> dict[str, Any]:
 
 
 def _machine(args: Namespace) -> Machine:
+    sessions = not args.no_sessions
     return Machine(
-        bind=args.bind, port=args.port, head=args.join, name=args.name,
-        takes_sessions=not args.no_sessions,
-    )  # fmt: skip
+        bind=args.bind, port=args.port, head=args.join, name=args.name, takes_sessions=sessions
+    )
 
 
 def _settings(args: Namespace) -> FleetSettings:
@@ -154,7 +162,7 @@ def _settings(args: Namespace) -> FleetSettings:
     given = {"tier": args.tier, "capacity": args.capacity, "save_seconds": args.save_every}
     given["keep_seconds"] = args.keep_days and 86400.0 * args.keep_days
     return FleetSettings(
-        store=store, **{name: one for name, one in given.items() if one is not None}
+        store=store, **{name: value for name, value in given.items() if value is not None}
     )
 
 
@@ -187,3 +195,95 @@ def _end(path: Path) -> None:
     while os.path.exists(f"/proc/{pid}") and path.exists() and time.monotonic() < end:
         time.sleep(0.05)
     path.unlink(missing_ok=True)
+
+
+def map_items(args: Namespace) -> int:
+    """Run it; return 0 if the code ran without an error for every item, and 1 if not."""
+    code = _read(args.code)
+    with contextlib.ExitStack() as stack:
+        lines: Any = sys.stdin
+        if args.items != "-":
+            lines = stack.enter_context(_open(args.items, "r"))
+        output = stack.enter_context(_open(args.output, "w")) if args.output else sys.stdout
+        return asyncio.run(_run_items(args, code, list(_items(lines)), output))
+
+
+async def _run_items(args: Namespace, code: str, items: list[Any], output: IO[str]) -> int:
+    config = SandboxConfig(**({} if args.timeout is None else {"timeout_seconds": args.timeout}))
+    bar, failed, attempts = Bar(len(items)), 0, 0
+    async with Fleet.connect(fleet_address(args.address)) as fleet:
+        each = fleet.each(
+            code, items, config=config, concurrency=args.concurrency, attempts=args.attempts
+        )
+        async for done in each:
+            failed += done.result is None or done.result.error is not None
+            attempts += done.attempts
+            print(json.dumps(_row(done)), file=output, flush=True)
+            bar.add(failed)
+    bar.end()
+    text = f"{len(items)} items, {failed} failed, {attempts - len(items)} tried again"
+    print(f"atoll: {text}, in {bar.seconds:.1f} s", file=sys.stderr)
+    return FAILED if failed else 0
+
+
+class Bar:
+    """How many are done, drawn on a terminal; silent elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._done, self._began = total, 0, time.monotonic()
+        self._drawn = self._began
+        self._shown = sys.stderr.isatty()
+
+    @property
+    def seconds(self) -> float:
+        """The time since it began."""
+        return time.monotonic() - self._began
+
+    def add(self, failed: int) -> None:
+        """Count one more; draw it, but not too often."""
+        self._done += 1
+        now = time.monotonic()
+        if self._shown and (now - self._drawn > REDRAW_SECONDS or self._done == self._total):
+            self._drawn = now
+            print(f"\r{self.text(failed)}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def text(self, failed: int) -> str:
+        """Return the line: a bar, counts, and the time that is left."""
+        share = self._done / self._total
+        left = self.seconds / share - self.seconds
+        bar = ("#" * round(30 * share)).ljust(30, ".")
+        more = f", {failed:,} failed" if failed else ""
+        return f"[{bar}] {self._done:,} of {self._total:,}{more}, {left:.0f} s left"
+
+    def end(self) -> None:
+        """Remove the line."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _items(lines: IO[str]) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as exc:
+                raise ConfigError(f"line {number} of the items is not JSON: {exc}") from None
+
+
+def _row(item: ItemResult) -> dict[str, Any]:
+    row = {"index": item.index, "item": item.item, "attempts": item.attempts}
+    if item.result is None:
+        return {**row, "result": None, "fault": str(item.error)}
+    return {**row, "result": as_json(item.result), "fault": None}
+
+
+def _read(path: str) -> str:
+    with _open(path, "r") as file:
+        return file.read()
+
+
+def _open(path: str, mode: str) -> IO[str]:
+    try:
+        return open(path, mode, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path} cannot be opened: {exc.strerror}") from None

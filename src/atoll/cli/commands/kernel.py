@@ -17,13 +17,12 @@ NOT_THERE = 1
 
 def command(args: Namespace) -> int:
     """Install or remove the kernel spec; return the exit code."""
-    spec = _load("kernel_spec")
-    _load("jupyter_kernel")  # so that a missing package is said now, and not by Jupyter later
+    kernel = _load("jupyter_kernel")  # a missing package is said now, not by Jupyter later
     prefix = Path(args.prefix).expanduser().absolute() if args.prefix else None
     if args.action == "install":
-        print(f"installed {spec.install(prefix=prefix)}")
+        print(f"installed {kernel.install_spec(prefix=prefix)}")
         return 0
-    if spec.remove(prefix=prefix):
+    if kernel.remove_spec(prefix=prefix):
         print("removed")
         return 0
     print("there is no kernel to remove")

@@ -23,7 +23,7 @@ def command(args: Namespace) -> int:
         serve.load(name) for name in ("access.keys", "storage.database", "settings")
     )
     folder = expand_home(args.folder).absolute() if args.folder else settings.default_folder()
-    opened = database.Ledger(folder)
+    opened = database.Database(folder)
     try:
         known = keys.Keys(opened)
         if args.action == "add":
@@ -34,7 +34,7 @@ def command(args: Namespace) -> int:
 
 
 def _add(args: Namespace, known: Any, keys: Any) -> int:
-    quota = keys.Quota.of(dict(_number(one) for one in args.quota))
+    quota = keys.Quota.of(dict(_number(text) for text in args.quota))
     scopes = tuple(args.scope or keys.USUAL_SCOPES)
     made = known.add(
         args.name, tenant=args.tenant, scopes=scopes, seconds=args.expires, quota=quota
@@ -46,15 +46,17 @@ def _add(args: Namespace, known: Any, keys: Any) -> int:
 def _list(args: Namespace, known: Any) -> int:
     rows = known.list()
     if args.json:
-        print(json.dumps({"keys": rows}))
+        shown = [{name: getattr(key, name) for name in key.__struct_fields__} for key in rows]
+        print(json.dumps({"keys": shown}))
         return 0
-    for one in rows:
-        state = "revoked" if one["revoked"] else "expired" if _expired(one) else "valid"
+    for key in rows:
+        expired = key.expires is not None and key.expires < time.time()
+        state = "revoked" if key.revoked else "expired" if expired else "valid"
         used = "never used"
-        if one["used"] is not None:
-            used = f"used {ago_text(time.time() - one['used'])}"
-        scopes = " ".join(one["scopes"])
-        print(f"{one['id']}  {state:8} {one['tenant']:14} {used:16} {scopes:36} {one['name']}")
+        if key.used is not None:
+            used = f"used {ago_text(time.time() - key.used)}"
+        scopes = " ".join(key.scopes)
+        print(f"{key.id}  {state:8} {key.tenant:14} {used:16} {scopes:36} {key.name}")
     if not rows:
         print("there is no key: type atoll keys add NAME")
     return 0
@@ -74,7 +76,3 @@ def _number(text: str) -> tuple[str, float | int]:
         return name, int(value) if value.isdecimal() else float(value)
     except ValueError:
         raise ConfigError(f"--quota must be NAME=NUMBER, not {text!r}") from None
-
-
-def _expired(key: dict[str, Any]) -> bool:
-    return key["expires"] is not None and key["expires"] < time.time()

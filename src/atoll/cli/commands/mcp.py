@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from atoll.cli import settings
-from atoll.config import model_from_environment
+from atoll.config import variable
 from atoll.errors import ConfigError
 from atoll.extras import hint
 
@@ -24,7 +24,7 @@ def command(args: Namespace) -> int:
     """Serve until the client closes stdin, or until Ctrl-C; return the exit code."""
     # Before the SDK does, whose handler draws tracebacks in frames.
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    server, serving = _load("mcp_server"), _load("mcp_serving")
+    server = _load("mcp_server")
     made = server.make_server(
         settings.config_from(args, None, preload=args.tier),
         ask=_asking(args),
@@ -34,10 +34,10 @@ def command(args: Namespace) -> int:
     if not args.http:
         asyncio.run(made.run_stdio_async())
         return 0
-    token = None if args.no_token else serving.token_from_environment()
-    serving.check_host(args.host, token)
+    token = None if args.no_token else server.token_from_environment()
+    server.check_host(args.host, token)
     names = tuple(args.serve_as)
-    serve = serving.serve_http(
+    serve = server.serve_http(
         made,
         host=args.host,
         port=args.port,
@@ -64,7 +64,7 @@ def _say(url: str, token: str | None) -> None:
 
 def _asking(args: Namespace) -> Ask | None:
     """Return what the tool `ask` does; None without a model."""
-    name = args.model or model_from_environment()
+    name = args.model or variable("ATOLL_MODEL")
     if not name:
         return None
     from atoll.agent.rlm.core import RLM  # noqa: PLC0415 - it takes long to import

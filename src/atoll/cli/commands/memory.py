@@ -21,7 +21,7 @@ INTENT = 60
 
 
 def command(args: Namespace) -> int:
-    """Do what is asked with a memory's file; return the exit code."""
+    """Run the action on a memory's file; return the exit code."""
     if not os.path.exists(args.file):
         raise ConfigError(f"there is no memory {args.file!r}: `atoll ask --memory-file` makes one")
     memory = EpisodicMemory(args.file, namespace=args.namespace)
@@ -34,9 +34,9 @@ def _list(memory: EpisodicMemory, args: Namespace) -> int:
         print(json.dumps(list(memory.export())))
         return 0
     items = memory.items()
-    for one in items:
-        told = terminal_text.clip(terminal_text.line(one.intent), INTENT)
-        print(f"{one.id:>6}  {one.strategy:<9}  Q {one.q:.2f}  {one.runs:>3} runs  {told}")
+    for item in items:
+        intent = terminal_text.clip(terminal_text.line(item.intent), INTENT)
+        print(f"{item.id:>6}  {item.strategy:<9}  Q {item.q:.2f}  {item.runs:>3} runs  {intent}")
     if not items:
         others = ", ".join(f"{name} ({number})" for name, number in memory.namespaces().items())
         print(f"nothing in namespace {memory.namespace}; there are: {others or 'none'}")
@@ -44,11 +44,11 @@ def _list(memory: EpisodicMemory, args: Namespace) -> int:
 
 
 def _show(memory: EpisodicMemory, args: Namespace) -> int:
-    one = _item(memory, args.id)
-    for name, value in one.to_dict().items():
+    item = _item(memory, args.id)
+    for name, value in item.to_dict().items():
         when = name in {"created", "used"}
-        told = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if when else str(value)
-        print(f"{name:<15}{terminal_text.line(told)}")
+        text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) if when else str(value)
+        print(f"{name:<15}{terminal_text.line(text)}")
     return 0
 
 
@@ -65,14 +65,14 @@ def _export(memory: EpisodicMemory, args: Namespace) -> int:
 def _forget(memory: EpisodicMemory, args: Namespace) -> int:
     if bool(args.ids) == args.all:
         raise ConfigError("name the ids to forget, or --all for the whole namespace")
-    for one in args.ids:
-        _item(memory, one)
+    for number in args.ids:
+        _item(memory, number)
     print(f"{memory.forget(None if args.all else args.ids)} forgotten")
     return 0
 
 
 def _item(memory: EpisodicMemory, item_id: int) -> Item:
-    found = memory.get(item_id)
-    if found is None:
+    item = memory.get(item_id)
+    if item is None:
         raise ConfigError(f"there is no item {item_id} in namespace {memory.namespace}")
-    return found
+    return item

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from atoll.agent.rlm.models.local import server
-from atoll.agent.rlm.models.local.weights import DownloadError, Store, in_words
-from atoll.cli.terminal.bar import Bar
-from atoll.cli.terminal.interrupts import INTERRUPTED
+from atoll.agent.rlm.models import local
+from atoll.agent.rlm.models.local import DownloadError, Store, in_words
+from atoll.cli.commands.cells import INTERRUPTED
+from atoll.cli.terminal.progress import Bar
 from atoll.cli.terminal.standard_streams import say
 from atoll.errors import ConfigError
 from atoll.extras import install_command
@@ -72,9 +72,9 @@ def status(store: Store) -> int:
     """Print whether `--model local` can run; return 1 if it cannot."""
     print(f"model    {store.weights.title}, {in_words(store.weights.size)}: {_state(store)}")
     print(f"file     {store.path}")
-    library = "installed" if server.is_installed() else f"missing: {install_command('localllm')}"
-    print(f"runtime  {server.LIBRARY}: {library}")
-    ready = store.complete and server.is_installed()
+    library = "installed" if local.is_installed() else f"missing: {install_command('localllm')}"
+    print(f"runtime  {local.LIBRARY}: {library}")
+    ready = store.complete and local.is_installed()
     print(f"ready    {'yes: atoll ask --demo --local' if ready else 'no'}")
     return 0 if ready else FAILED
 
@@ -111,6 +111,6 @@ def _state(store: Store) -> str:
 
 
 def _say_next() -> None:
-    if not server.is_installed():
+    if not local.is_installed():
         say(f"to run it, type: {install_command('localllm', 'llm')}")
     say("then try: atoll ask --demo --local")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.cli import settings
 from atoll.cli.terminal.standard_streams import require_stdin
@@ -14,8 +14,7 @@ from atoll.packages.environment import ensure
 from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
 from atoll.replserver.runner import Runner
-from atoll.replserver.server import Server, take_stdio
-from atoll.replserver.trace import Trace
+from atoll.replserver.server import Server, Trace, take_stdio
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 def command(args: Namespace) -> int:
     """Serve until stdin ends; return the exit code."""
     require_stdin()
-    fields: dict[str, Any] = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
+    fields: dict[str, object] = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
     fields.update(packages=args.packages, allow_source=args.allow_source)
     config = settings.backend_config(args, policy=settings.policy_from(args), **fields)
     asyncio.run(_serve(args, config))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from atoll import aio
 from atoll.cli import settings
 from atoll.cli.commands import cells
+from atoll.cli.commands.cells import FigureFolder
 from atoll.cli.terminal import streams
-from atoll.cli.terminal.figures import FigureFolder
 from atoll.cli.terminal.standard_streams import is_piped
 from atoll.guest.shared import values
 from atoll.policy import Capability
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.sandbox.base import BaseSandbox
-    from atoll.types import Display, SandboxResult
+    from atoll.types import SandboxResult
 
 BROKEN_PIPE = 141
 AT_EXIT = """import atexit as _atexit, sys as _sys
@@ -51,7 +51,7 @@ def command(args: Namespace) -> int:
     return _report(result, output, args.file or "")
 
 
-def inputs(args: Namespace) -> dict[str, Any]:
+def inputs(args: Namespace) -> dict[str, object]:
     """Return sys.argv of the program, and its stdin if we have one that nothing else reads."""
     name = "-c" if args.code is not None else args.file
     taken = settings.STDIN in (args.file, args.context)
@@ -61,7 +61,7 @@ def inputs(args: Namespace) -> dict[str, Any]:
     }
 
 
-def as_json(result: SandboxResult) -> dict[str, Any]:
+def as_json(result: SandboxResult) -> dict[str, object]:
     """Return a result as JSON can hold it; a value without a JSON form is tagged with its type."""
     fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     level = result.isolation
@@ -69,9 +69,15 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
         "success": result.success,
         **fields,
         "value": plain(result.value),
-        "displays": [_display(one) for one in result.displays],
-        "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
-        "error_args": [plain(one) for one in result.error_args],
+        "displays": [
+            {
+                "media_type": display.media_type,
+                "data": base64.b64encode(display.data).decode("ascii"),
+            }
+            for display in result.displays
+        ],
+        "artifacts": [dataclasses.asdict(artifact) for artifact in result.artifacts],
+        "error_args": [plain(arg) for arg in result.error_args],
         "network": None if result.network is None else dataclasses.asdict(result.network),
         "state": plain(result.state),
         "isolation": None if level is None else str(level),
@@ -136,7 +142,3 @@ def _module_beside(result: SandboxResult, script: str) -> str:
         return ""
     where = f"{module.name} is in the folder of {script}, which the sandbox does not see"
     return f"{where}: add --files {folder} (the program may write to it)"
-
-
-def _display(one: Display) -> dict[str, str]:
-    return {"media_type": one.media_type, "data": base64.b64encode(one.data).decode("ascii")}

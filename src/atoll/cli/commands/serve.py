@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sys
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -15,18 +16,15 @@ from atoll.extras import hint
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from atoll.service.access.keys import KeyInfo
     from atoll.service.core.service import Service
-
-_NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
-          "idle_seconds", "drain_seconds", "jwt_keys", "librechat_key", "blobs", "redis",
-          "own_url", "fleet", "durability", "tls_certificate", "tls_key", "log",
-          "traces")  # fmt: skip
 
 
 def command(args: Namespace) -> int:
     """Serve; return the exit code."""
     serving, settings = load("http.serving"), load("settings")
-    given = {name: getattr(args, name) for name in _NAMES}
+    names = [field.name for field in dataclasses.fields(settings.ServiceSettings)]
+    given = {name: getattr(args, name) for name in names if hasattr(args, name)}
     given["hosts"] = tuple(args.allow_host) or None
     given["trusted_proxies"] = tuple(args.trusted_proxy) or None
     given["models"] = tuple(args.model) or None
@@ -83,17 +81,17 @@ def _about_keys(service: Service, key: str) -> str:
     return f"  keys     those you have are valid; to add one: atoll keys add NAME{at}"
 
 
-def _console(service: Service, url: str, known: list[dict[str, Any]], *, first: bool) -> str:
+def _console(service: Service, url: str, known: list[KeyInfo], *, first: bool) -> str:
     """Return the console's address; for a person at a terminal one that signs in, once.
 
     The secret stands behind the #, which browsers keep to themselves. It is left out where the
     output may be a log that others read, unless the first key itself is printed.
     """
-    usable = [one for one in known if "admin" in one["scopes"] and one["revoked"] is None]
-    usable = [one for one in usable if one["expires"] is None]
+    usable = [key for key in known if "admin" in key.scopes and key.revoked is None]
+    usable = [key for key in usable if key.expires is None]
     if not usable or not (first or sys.stdout.isatty()):
         return f"{url}/console   (sign in with a key)"
-    secret = service.login_secret(usable[0]["id"])
+    secret = service.signins.secret(usable[0].id)
     return f"{url}/console#login={secret}\n           This link signs in once, within 10 minutes."
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from atoll.agent.trajectory import html, reader
 from atoll.agent.trajectory.show import show
-from atoll.cli.terminal.colours import Colours
+from atoll.cli.terminal.progress import Colours
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,15 @@ def command(args: Namespace) -> int:
     if args.action == "html":
         return _page(trajectory, args.file, args.output)
     if args.action == "export":
-        return _export(trajectory, args.file, args.output)
+        # Write the conversations with models as JSON lines, to a file or to stdout.
+        rows = trajectory.conversations()
+        if not rows:
+            raise ConfigError("there is no conversation with a model in this record")
+        lines = (json.dumps(row) + "\n" for row in rows)
+        if args.output is None or args.output == "-":
+            sys.stdout.writelines(lines)
+            return 0
+        return _write(lines, args.output, args.file)
     colours = Colours(enabled=False) if args.no_color else Colours.of(sys.stdout)
     width = shutil.get_terminal_size().columns
     for line in show(trajectory, width=width, full=args.full, brush=colours):
@@ -46,18 +54,6 @@ def _page(trajectory: Trajectory, source: str, output: str | None) -> int:
         sys.stdout.buffer.writelines(part.encode() for part in parts)
         return 0
     return _write(parts, target, source)
-
-
-def _export(trajectory: Trajectory, source: str, output: str | None) -> int:
-    """Write the conversations with models as JSON lines, to a file or to stdout."""
-    rows = trajectory.conversations()
-    if not rows:
-        raise ConfigError("there is no conversation with a model in this record")
-    lines = (json.dumps(row) + "\n" for row in rows)
-    if output is None or output == "-":
-        sys.stdout.writelines(lines)
-        return 0
-    return _write(lines, output, source)
 
 
 def _write(parts: Iterable[str], target: str, source: str) -> int:

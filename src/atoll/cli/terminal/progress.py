@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: one line per turn, and on a terminal a live line; ask uses it.
+"""Colours, the progress of a run, and of a download; off or plain where output is not a terminal.
 
 SECURITY: code and errors are a model's or a guest's. All of it passes through `terminal_text`.
 """
@@ -7,25 +7,65 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from atoll.agent.rlm.models.local import in_words
 from atoll.agent.trajectory import events, terminal_text, words
-from atoll.agent.trajectory.fields import Usage
-from atoll.cli.terminal.colours import Colours
+from atoll.agent.trajectory.events import Usage
 from atoll.concurrency import forks
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.agent.trajectory.events import Event
 
 ERASE = "\r\x1b[2K"
 ECHO = 4
 """Columns that the live line leaves free: a terminal echoes `^C` behind it."""
 PLAIN_WIDTH, NARROWEST, WIDEST = 100, 40, 120
+STEP_PERCENT = 5
+CELLS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Colours:
+    """Wraps text in colour codes if enabled."""
+
+    enabled: bool
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Colours:
+        """Return colours for a stream: enabled if it is a terminal and NO_COLOR is not set."""
+        return cls(stream.isatty() and not os.environ.get("NO_COLOR"))
+
+    def good(self, text: str) -> str:
+        """Return text in green."""
+        return self._with("32", text)
+
+    def bad(self, text: str) -> str:
+        """Return text in red."""
+        return self._with("31", text)
+
+    def warn(self, text: str) -> str:
+        """Return text in yellow."""
+        return self._with("33", text)
+
+    def faint(self, text: str) -> str:
+        """Return text dimmed."""
+        return self._with("2", text)
+
+    def strong(self, text: str) -> str:
+        """Return text in bold."""
+        return self._with("1", text)
+
+    def _with(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.enabled else text
 
 
 class Progress:
-    """Hears the events of a run and prints them; on a terminal, also what is running now."""
+    """Prints the events of a run; on a terminal, also a live line about the current step."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._live = stream, stream.isatty()
@@ -52,7 +92,7 @@ class Progress:
             self._typed += 1
 
     def tick(self, doing: str | None = None) -> None:
-        """Redraw the live line, as time has passed; `doing` says what is running."""
+        """Redraw the live line with the time so far; `doing` names the current step."""
         with self._lock:
             self._doing = self._doing if doing is None else doing
             self._draw()
@@ -90,19 +130,21 @@ class Progress:
             case events.ModelAnswered():
                 self._doing = f"turn {self._turn}: running code"
             case events.CodeRan():
-                self._tell_turn(event)
+                good = event.outcome == "ok"
+                failed = "" if good else f"{event.outcome}: "
+                code = next(filter(str.strip, event.code.splitlines()), "")
+                stroke = self._paint.good if good else self._paint.bad
+                self._line(
+                    f"turn {event.turn}",
+                    failed + code,
+                    stroke,
+                    f"{counted(self._calls, 'calls')} · {self._cost()} · {self._took()}",
+                )
             case events.BudgetWarned():
-                told = f"{event.what}: {event.used:,g} of {event.limit:,g} are used"
-                self._line("budget", told, self._paint.warn)
+                used = f"{event.what}: {event.used:,g} of {event.limit:,g} are used"
+                self._line("budget", used, self._paint.warn)
             case events.Refused():
                 self._line("refused", f"{event.what}: {event.why}", self._paint.bad)
-
-    def _tell_turn(self, event: events.CodeRan) -> None:
-        good = event.outcome == "ok"
-        failed = "" if good else f"{event.outcome}: "
-        code = next(filter(str.strip, event.code.splitlines()), "")
-        stroke = self._paint.good if good else self._paint.bad
-        self._line(f"turn {event.turn}", failed + code, stroke, self._so_far())
 
     def _line(self, head: str, text: str, stroke: object, tail: str = "") -> None:
         """Print a line that stays, in the place of the live line."""
@@ -120,14 +162,14 @@ class Progress:
         if not self._live or not self._doing:
             return
         tokens = words.tokens(self._usage)
-        told = f"… {self._doing}{self._now()} · {self._took()} · {tokens} · {self._cost()}"
-        shown = terminal_text.clip(terminal_text.line(told), self._width - ECHO)
+        line = f"… {self._doing}{self._now()} · {self._took()} · {tokens} · {self._cost()}"
+        shown = terminal_text.clip(terminal_text.line(line), self._width - ECHO)
         self._stream.write(ERASE + self._paint.faint(shown))
         self._stream.flush()
         self._drawn = True
 
     def _now(self) -> str:
-        """Return what else is known of what is running."""
+        """Return the number of running sub-calls and of tokens written, with their rate."""
         many = f", {counted(self._sub_calls, 'sub-calls')} running" if self._sub_calls else ""
         if not self._typed:
             return many
@@ -139,9 +181,6 @@ class Progress:
             self._stream.write(ERASE)
             self._stream.flush()
             self._drawn = False
-
-    def _so_far(self) -> str:
-        return f"{counted(self._calls, 'calls')} · {self._cost()} · {self._took()}"
 
     def _cost(self) -> str:
         return "price unknown" if self._unpriced else words.money(self._usd)
@@ -157,3 +196,55 @@ def width_of(stream: TextIO) -> int:
     except OSError:
         return PLAIN_WIDTH
     return min(max(columns, NARROWEST), WIDEST) if columns else PLAIN_WIDTH
+
+
+class Bar:
+    """Shows bytes, percent, rate and the time that is left."""
+
+    def __init__(
+        self, stream: TextIO, total: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream, self._total, self._clock = stream, total, clock
+        self._live, self._told, self._size = stream.isatty(), -1, 0
+        self._first: tuple[float, int] | None = None
+
+    def show(self, size: int) -> None:
+        """Show that `size` bytes are there; the bar never goes back."""
+        size = self._size = max(size, self._size)
+        if self._first is None:
+            self._first = self._clock(), size
+        percent = 100 * size // self._total
+        if self._live:
+            self._write(ERASE + self._line(size, percent, bar=True))
+        elif percent // STEP_PERCENT > self._told // STEP_PERCENT or self._told < 0:
+            self._write(self._line(size, percent, bar=False) + "\n")
+        self._told = percent
+
+    def end(self) -> None:
+        """Leave the last state on a line of its own."""
+        if self._live and self._told >= 0:
+            self._write("\n")
+
+    def _line(self, size: int, percent: int, *, bar: bool) -> str:
+        told = f"{percent:3} %  {in_words(size)} of {in_words(self._total)}{self._speed(size)}"
+        room = width_of(self._stream) - len(told) - 5
+        if not bar or room < CELLS // 3:
+            return told
+        cells = min(CELLS, room)
+        full = cells * percent // 100
+        return f"[{'#' * full}{'.' * (cells - full)}] {told}"
+
+    def _speed(self, size: int) -> str:
+        """Return rate and time left, once there is something to measure."""
+        assert self._first is not None
+        seconds, got = self._clock() - self._first[0], size - self._first[1]
+        if seconds < 1 or got <= 0:
+            return ""
+        rate = got / seconds
+        left = round((self._total - size) / rate)
+        duration = f"{left} s" if left < 100 else words.duration(left * 1000)
+        return f"  {rate / 1e6:.1f} MB/s" + (f"  {duration} left" if left else "")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

@@ -32,7 +32,7 @@ def reopen_closed() -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Let what is still buffered go nowhere, so that the interpreter's exit does not complain."""
+    """Discard buffered output, so that the interpreter's exit does not fail on it."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(null, stream.fileno())

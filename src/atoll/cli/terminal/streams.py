@@ -46,7 +46,7 @@ class GuestOutput:
 
     def finish(self, result: SandboxResult, *, end_lines: bool = False) -> bool:
         """End the cell, and with `end_lines` its last lines; return whether all was shown."""
-        ended = [one.endswith("\n") or end_lines for one in (result.stdout, result.stderr)]
+        ended = [text.endswith("\n") or end_lines for text in (result.stdout, result.stderr)]
         whole = [self._out.finish(newline=ended[0]), self._err.finish(newline=ended[1])]
         return all(whole)
 
@@ -151,9 +151,9 @@ def accept_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _same_file(one: TextIO, other: TextIO) -> bool:
+def _same_file(stream: TextIO, other: TextIO) -> bool:
     try:
-        return os.path.sameopenfile(one.fileno(), other.fileno())
+        return os.path.sameopenfile(stream.fileno(), other.fileno())
     except OSError:
         return False
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from ..core.ports import Calls
+    from ..shared.messages import Json
 
 CALL_METHOD = "host.call"
 ANSWER_KEY = "$answer"
@@ -105,30 +106,30 @@ class Bridge:
         """Return up to `size` bytes of standard input; b"" at its end."""
         return self._call(STDIN_CALL, [size])
 
-    def _task(self, task: Any) -> dict[str, Any]:
+    def _task(self, task: Any) -> Json:
         if isinstance(task, dict):
             params = self._context_params(task.get("context", task.get("ctx")))
             return dict(params, args=[_text(task.get("task"), "task")])
         return dict(self._context_params(None), args=[_text(task, "task")])
 
-    def _context_params(self, ctx: Any) -> dict[str, Any]:
+    def _context_params(self, ctx: Any) -> Json:
         value = self._get_context() if ctx is None else ctx
         if value is self._shared:
             return {"shared_context": True}
         return {"context": values.encode(value)}
 
-    def _call(self, name: str, args: list[Any], extra: dict[str, Any] | None = None) -> Any:
+    def _call(self, name: str, args: list[Any], extra: Json | None = None) -> Any:
         params = dict(extra or {}, name=name, args=values.encode(args))
         return values.decode(self._channel.call(CALL_METHOD, params))
 
-    def _batch(self, name: str, calls: list[dict[str, Any]]) -> list[Any]:
+    def _batch(self, name: str, calls: list[Json]) -> list[Any]:
         answers = self._channel.call("host.batch", {"name": name, "calls": calls})
         if len(answers) != len(calls):
             raise HostCallError("the host answered {} of {}".format(len(answers), len(calls)))
         return [_answer(name, answer) for answer in answers]
 
 
-def _answer(name: str, answer: dict[str, Any]) -> Any:
+def _answer(name: str, answer: Json) -> Any:
     if "error" in answer:
         return FailedQuery("[{} failed: {}]".format(name, answer["error"]))
     return _with_attributes(values.decode(answer["value"]))

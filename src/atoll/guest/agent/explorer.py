@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..shared.messages import Json, Names
+
     CallHost = Callable[..., Any]
 
 PEEKED = 500
@@ -60,8 +62,8 @@ class Explorer:
     def __init__(
         self,
         call_host: CallHost,
-        namespace: dict[str, Any],
-        own: Callable[[], dict[str, Any]],
+        namespace: Names,
+        own: Callable[[], Names],
         own_files: bool,
     ) -> None:
         self._call, self._namespace, self._own_files = call_host, namespace, own_files
@@ -131,19 +133,19 @@ class Explorer:
             )
         return sorted(set(answer["names"] or []) | set(mine or []))
 
-    def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+    def code_search(self, query: str, k: int = 10) -> list[Json]:
         """The functions, classes and methods that fit a question best."""
         return Ranked(self._call("code_search", query, k), k)
 
-    def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+    def doc_search(self, query: str, k: int = 10) -> list[Json]:
         """The sections of documents that fit a question best."""
         return Ranked(self._call("doc_search", query, k), k)
 
-    def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[dict[str, Any]]:
+    def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[Json]:
         """Units of code by meaning, token by token; with `pattern`, those that it matches."""
         return Ranked(self._call("colgrep", query, pattern, k), k)
 
-    def archive_open(self, path: Any) -> list[dict[str, Any]]:
+    def archive_open(self, path: Any) -> list[Json]:
         """Open a zip, tar, 7z or pdf (a path, or its bytes): its members, for archive_file."""
         if isinstance(path, (bytes, bytearray)):
             return _members(self._call("archive_open", "archive", bytes(path)))
@@ -232,7 +234,7 @@ class Explorer:
             self._call(name, **{OWN: told})
 
     def _mine(self, answer: Any, path: str) -> bool:
-        """Whether the host has left a path to us: it has nothing of that name."""
+        """Return whether a path is the guest's: the host has nothing of that name."""
         if not answer.get(ELSEWHERE):
             return False
         if not self._own_files:

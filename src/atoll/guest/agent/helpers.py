@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import re
     from typing import Any, Callable, Iterator
 
+    from ..shared.messages import Json
+
 HEADER = r"^#{1,6}\s+.+$"
 
 
@@ -38,7 +40,7 @@ def chunk_by_size(text: str, size: int = 10_000, overlap: int = 0) -> list[str]:
     return chunks
 
 
-def chunk_by_headers(text: str, level: int = 6) -> list[dict[str, Any]]:
+def chunk_by_headers(text: str, level: int = 6) -> list[Json]:
     """Cut Markdown at its headers down to `level`: dicts of header, level, content, start."""
     if not 1 <= level <= 6:
         raise ValueError("level must be from 1 to 6, not {}".format(level))
@@ -97,9 +99,7 @@ class ContextHelpers:
     def __init__(self, get_context: Callable[[], Any]) -> None:
         self._get = get_context
 
-    def search_context(
-        self, pattern: str, window: int = 200, max_results: int = 100
-    ) -> list[dict[str, Any]]:
+    def search_context(self, pattern: str, window: int = 200, max_results: int = 100) -> list[Json]:
         """Matches with `window` characters around: dicts of match, start, end, line, text.
 
         The list has the first `max_results`, and its .total is how many there are.
@@ -107,7 +107,7 @@ class ContextHelpers:
         if window < 0:
             raise ValueError("window must not be negative, not {}".format(window))
         text, line, seen = self._text(), 1, 0
-        hits: list[dict[str, Any]] = []
+        hits: list[Json] = []
         total = 0
         for mark in self._matches(pattern, text):
             total += 1
@@ -162,7 +162,7 @@ class ContextHelpers:
             return mark.group()[:max_length]
         return None
 
-    def extract_sections(self, pattern: str = HEADER) -> list[dict[str, Any]]:
+    def extract_sections(self, pattern: str = HEADER) -> list[Json]:
         """Cut the context at lines that match: dicts of header, content, start, end."""
         text = self._text()
         marks = list(self._matches(pattern, text))

@@ -50,10 +50,8 @@ def _as_text(name: str) -> Callable[..., Any]:
 
 
 # Operators are looked up on the class, past __getattr__.
-for _name in (
-    "__repr__", "__format__", "__len__", "__getitem__", "__contains__", "__iter__", "__hash__",
-    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__mod__",
-):  # fmt: skip
+_OPERATORS = "repr format len getitem contains iter hash eq ne lt le gt ge mul rmul mod"
+for _name in map("__{}__".format, _OPERATORS.split()):
     setattr(LazyAnswer, _name, _as_text(_name))
 
 
@@ -65,7 +63,7 @@ class LazyQueue:
         self._pending: list[LazyAnswer] = []
 
     def promise(self, prompt: str) -> LazyAnswer:
-        """An answer for later."""
+        """Return an answer that is fetched when it is used."""
         answer = LazyAnswer(self, prompt)
         self._pending.append(answer)
         return answer

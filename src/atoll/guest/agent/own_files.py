@@ -6,6 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable
 
+    from ..shared.messages import Json
+
 SHOWN_LINE = 200
 SHOWN_CHARACTERS = 7_500
 """Of a list of hits when it is printed: more would be cut somewhere in the middle."""
@@ -36,7 +38,7 @@ class Hits(list):  # type: ignore[type-arg]
 
     @property
     def more(self) -> bool:
-        """Whether there are others that the list does not have."""
+        """Whether the list leaves some out."""
         return self.total > len(self) or not self.counted
 
     def __getitem__(self, index: Any) -> Any:
@@ -85,7 +87,7 @@ class Ranked(Hits):
 
 
 def _line(item: Any) -> str:
-    """A hit as `line [start:end] text`; anything else as its fields."""
+    """Return a hit as `line [start:end] text`; anything else as its fields."""
     if not isinstance(item, dict):
         return repr(item)
     if "line" in item and "text" in item:
@@ -147,7 +149,7 @@ def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
     return Hits(hits, total)
 
 
-def _hit(number: int, at: int, found: Any, line: str) -> dict[str, Any]:
+def _hit(number: int, at: int, found: Any, line: str) -> Json:
     first = max(0, found.start() - SHOWN_LINE // 2)
     text = line.rstrip("\r\n")[first : first + SHOWN_LINE]
     return {"line": number, "start": at + found.start(), "end": at + found.end(), "text": text}

@@ -14,7 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    Relay = Callable[[list[Any], dict[str, Any]], Any]
+    from ..shared.messages import Names
+
+    Relay = Callable[[list[Any], Names], Any]
 
 POSITIONAL_ONLY, POSITIONAL, VARIADIC, KEYWORD, KEYWORDS = range(5)
 """Kinds of parameters, by the numbers that `inspect` has for them."""
@@ -50,7 +52,7 @@ def make(description: Any, call: Callable[..., Any]) -> tuple[str, Callable[...,
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError("a tool must have a Python name")
 
-    def relay(args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def relay(args: list[Any], kwargs: Names) -> Any:
         return call(name, *args, **kwargs)
 
     try:
@@ -67,7 +69,7 @@ def make(description: Any, call: Callable[..., Any]) -> tuple[str, Callable[...,
 class _Parameter:
     """One parameter, from the host's description."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
+    def __init__(self, given: Names) -> None:
         self.name, self.kind = given["name"], given["kind"]
         if not self.name.isidentifier() or self.name in _CONSTANTS or not 0 <= self.kind <= 4:
             raise ValueError(self.name)
@@ -75,7 +77,7 @@ class _Parameter:
         self.default = values.decode(given["default"]) if "default" in given else HostDefault()
         self.annotation = given.get("annotation")
 
-    def is_default(self, given: dict[str, Any]) -> bool:
+    def is_default(self, given: Names) -> bool:
         """Return whether the caller left the parameter to its default."""
         return self.has_default and given[self.name] is self.default
 
@@ -85,7 +87,7 @@ def _build(name: str, described: Any, relay: Relay) -> Any:
         described = [{"name": "args", "kind": VARIADIC}, {"name": "kwargs", "kind": KEYWORDS}]
     parameters = [_Parameter(one) for one in described]
 
-    def collect(given: dict[str, Any]) -> Any:
+    def collect(given: Names) -> Any:
         return relay(*_arguments(parameters, given))
 
     space = {_RELAY: collect, "__name__": "tools", "__package__": __package__}
@@ -139,12 +141,10 @@ def _defaults(parameters: list[_Parameter], kinds: tuple[int, ...]) -> tuple[Any
     return tuple(tail)
 
 
-def _arguments(
-    parameters: list[_Parameter], given: dict[str, Any]
-) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(parameters: list[_Parameter], given: Names) -> tuple[list[Any], Names]:
     """Return what to send: a default is left to the host, what follows it goes by its name."""
     args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    kwargs: Names = {}
     positional = [one for one in parameters if one.kind <= POSITIONAL]
     more = next((given[one.name] for one in parameters if one.kind == VARIADIC), ())
     needed = len(positional) if more else _positions(positional, given)
@@ -161,7 +161,7 @@ def _arguments(
     return [*args, *more], kwargs
 
 
-def _positions(positional: list[_Parameter], given: dict[str, Any]) -> int:
+def _positions(positional: list[_Parameter], given: Names) -> int:
     """Return how many parameters must be sent by position, because the last has no other way."""
     found = [
         index

@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..shared.messages import Json, Names
+
     CallHost = Callable[..., Any]
 
 LONGEST_OUTPUT = 200_000
@@ -35,16 +37,16 @@ class WorkTools:
     def __init__(self, call_host: CallHost, free: bool) -> None:
         self._call, self._free = call_host, free
 
-    def run_shell(self, command: str, timeout: float = 60.0) -> dict[str, Any]:
+    def run_shell(self, command: str, timeout: float = 60.0) -> Json:
         """Run a shell command in the working folder: its exit code and output."""
         granted = self._granted("run_shell", command, timeout)
         return _run_command(granted["command"], granted["timeout"], "run_shell")
 
-    def run_python_code(self, code: str) -> dict[str, Any]:
+    def run_python_code(self, code: str) -> Json:
         """Run code in a namespace of its own: what it printed, its last value, its error."""
         return _run_code(self._granted("run_python_code", code)["code"])
 
-    def file_write_safe(self, path: str, content: Any) -> dict[str, Any]:
+    def file_write_safe(self, path: str, content: Any) -> Json:
         """Write a file of the working folder whole, or not at all; no link leads out of it."""
         granted = self._granted("file_write_safe", path, content)
         data = granted["content"]
@@ -62,7 +64,7 @@ class WorkTools:
             raise
         return {"path": os.path.relpath(place), "bytes": len(raw)}
 
-    def log_append(self, message: Any, log: str = "log") -> dict[str, Any]:
+    def log_append(self, message: Any, log: str = "log") -> Json:
         """Append a line of JSON, with the time, to logs/NAME.jsonl in the working folder."""
         granted = self._granted("log_append", message, log)
         import json
@@ -77,7 +79,7 @@ class WorkTools:
             file.write(line.encode("utf-8", "surrogatepass") + b"\n")
         return {"path": os.path.relpath(place), "bytes": len(line) + 1}
 
-    def benchmark_run(self, code: str, repeat: int = 5, shell: bool = False) -> dict[str, Any]:
+    def benchmark_run(self, code: str, repeat: int = 5, shell: bool = False) -> Json:
         """Time code, or a shell command, several times: milliseconds of each run."""
         import time
 
@@ -103,7 +105,7 @@ class WorkTools:
         return self._call(name, *args)
 
 
-def _run_command(command: str, seconds: float, name: str) -> dict[str, Any]:
+def _run_command(command: str, seconds: float, name: str) -> Json:
     if Command is None or sys.platform == "emscripten":
         raise NotImplementedError(NO_PROCESSES.format(name))
     import tempfile
@@ -129,14 +131,14 @@ def _run_command(command: str, seconds: float, name: str) -> dict[str, Any]:
     return found
 
 
-def _run_code(code: str) -> dict[str, Any]:
+def _run_code(code: str) -> Json:
     """Run code with a `print` of its own, so that calls in several threads do not mix."""
     import ast
     import functools
     import io
 
     printed = io.StringIO()
-    space: dict[str, Any] = {
+    space: Names = {
         "__name__": "__tool__",
         "print": functools.partial(print, file=printed),
     }

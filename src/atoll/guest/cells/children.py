@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..core.hidden import HiddenPackage
     from ..core.preloaded import Preloaded
+    from ..shared.messages import Names
 
 MAX_BYTES = 64 << 20
 """Of variables together; those that do not fit are left out, the largest first."""
@@ -47,7 +48,7 @@ class ImportableMain:
     def __init__(
         self,
         module: ModuleType,
-        offered: dict[str, Any],
+        offered: Names,
         preloaded: Preloaded,
         runtime: HiddenPackage,
         host_functions: Callable[[], list[str]],
@@ -67,8 +68,8 @@ class ImportableMain:
         if hasattr(real, "__wrapped__"):
             return
 
-        def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            data: dict[str, Any] = real(*args, **kwargs)
+        def get_preparation_data(*args: Any, **kwargs: Any) -> Names:
+            data: Names = real(*args, **kwargs)
             has_main = "init_main_from_name" in data or "init_main_from_path" in data
             if sys.modules.get("__main__") is self._module and not has_main:
                 data["init_main_from_path"] = write()

@@ -20,7 +20,7 @@ IGNORED_FILES = frozenset({"user_code.py"})
 
 
 def scan(root: str) -> Snapshot:
-    """Every regular file below `root`: relative path -> (size, mtime, inode). Follows no link."""
+    """Return (size, mtime, inode) of every regular file below `root`; follow no link."""
     found: Snapshot = {}
     folders, visited = [""], 0
     while folders and len(found) < MAX_FILES and visited < MAX_FOLDERS:
@@ -70,7 +70,7 @@ def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snaps
 
 
 def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:
-    """Files created and modified between two scans, as [path, size], sorted."""
+    """Return files created and modified between two scans, as sorted [path, size]."""
     if before == after:
         return {"created": [], "modified": []}
     created = [[path, now[0]] for path, now in after.items() if path not in before]
@@ -79,7 +79,7 @@ def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:
 
 
 def _listed(files: list[list[object]]) -> list[list[object]]:
-    """Sorted, and no more than fits an answer however long the names are."""
+    """Sort files, and leave out those that an answer has no room for."""
     room, kept = MAX_NAME_BYTES, []
     for file in sorted(files):
         room -= len(str(file[0]))

@@ -16,6 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..shared.messages import Json
+
 MAX_DISPLAYS = 16
 MAX_BYTES = 4 << 20
 MAX_TOTAL_BYTES = 8 << 20
@@ -46,7 +48,7 @@ class Bundle:
     def __repr__(self) -> str:
         return str(self._forms.get("text/plain", "<{}>".format(", ".join(map(str, self._forms)))))
 
-    def _repr_mimebundle_(self) -> dict[str, Any]:
+    def _repr_mimebundle_(self) -> Json:
         return self._forms
 
 
@@ -71,7 +73,7 @@ class Shown:
             self.attempt("the value", self._value, value)
 
     def attempt(self, what: str, work: Callable[..., Any], *args: Any) -> Any:
-        """What `work` returns; None if it raised, which is said."""
+        """Return what `work` returns; None, with a line on stderr, if it raised."""
         try:
             return work(*args)
         except KeyboardInterrupt:
@@ -81,7 +83,7 @@ class Shown:
             return None
 
     def _everything(self, value: Any) -> None:
-        """The value's forms, then figures: the one that is the value, and those left open."""
+        """Collect the value's forms, then figures: the value's own and those left open."""
         figure = None
         if type(value).__module__ != "builtins":
             self._value(value)
@@ -163,7 +165,7 @@ def _as_bytes(media_type: str, data: Any) -> bytes:
 
 
 def _figure_of(value: Any) -> Any:
-    """The figure that a value of matplotlib's is, or is part of."""
+    """Return the figure that a matplotlib object is, or is part of."""
     figures, axes = sys.modules.get("matplotlib.figure"), sys.modules.get("matplotlib.axes")
     if figures is None or axes is None or not isinstance(value, (figures.FigureBase, axes.Axes)):
         return None

@@ -10,8 +10,12 @@ import os
 import re
 import sys
 
-from .usage import UsageError
 
+class UsageError(Exception):
+    """A magic is unknown, wrongly used, or not possible in this sandbox; it says what to do."""
+
+
+UsageError.__module__ = "builtins"
 _INSTALL = re.compile(
     r"\s*(?:sudo\s+)?(?:\S*python[\d.]*\s+-m\s+)?(?:uv\s+)?"
     r"(?P<tool>pip[\d.]*|conda|mamba|micromamba|apt|apt-get|npm|uv)\s+(?:-\S+\s+)*"

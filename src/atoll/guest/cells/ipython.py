@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..shared.messages import Json, Names
+
 DISPLAY = "IPython.display"
 VERSION = (9, 0, 0)
 """Libraries compare it, and do without workarounds for old versions."""
@@ -20,7 +22,7 @@ _EMBEDDED = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg"}
 _AS_HTML = {b"GIF8": "image/gif", b"RIFF": "image/webp", b"BM": "image/bmp"}
 
 
-def contents(name: str, show: Callable[..., Any]) -> dict[str, Any]:
+def contents(name: str, show: Callable[..., Any]) -> Names:
     """Return what a module of the stand-in holds; `show` is the display() of cells."""
     if name == "IPython":
         __import__(DISPLAY)  # as the real package does
@@ -40,7 +42,7 @@ def redirect(module: Any, show: Callable[..., Any]) -> None:
         names["Javascript"].__repr__ = Javascript.__repr__
 
 
-def replaced(show: Callable[..., Any]) -> dict[str, Any]:
+def replaced(show: Callable[..., Any]) -> Names:
     """Return what displays values by `show`, by the names that IPython gives it."""
     _shows[:] = [show]
     return {
@@ -133,31 +135,13 @@ class DisplayObject:
         return raw.decode("utf-8", "replace")
 
 
-class HTML(DisplayObject):
-    """HTML."""
-
-    __module__ = DISPLAY
-
-    def _repr_html_(self) -> Any:
-        return self.data
+def _made(name: str, form: str) -> type[DisplayObject]:
+    """Return a class whose data is shown as it is, in one form."""
+    show = {"_repr_{}_".format(form): lambda self: self.data}
+    return type(name, (DisplayObject,), dict(show, __module__=DISPLAY, __doc__=name + "."))
 
 
-class Markdown(DisplayObject):
-    """Markdown."""
-
-    __module__ = DISPLAY
-
-    def _repr_markdown_(self) -> Any:
-        return self.data
-
-
-class Latex(DisplayObject):
-    """LaTeX."""
-
-    __module__ = DISPLAY
-
-    def _repr_latex_(self) -> Any:
-        return self.data
+_FORMS = {"HTML": "html", "JSON": "json", "Latex": "latex", "Markdown": "markdown", "SVG": "svg"}
 
 
 class Math(DisplayObject):
@@ -167,24 +151,6 @@ class Math(DisplayObject):
 
     def _repr_latex_(self) -> str:
         return "$\\displaystyle {}$".format(str(self.data).strip("$"))
-
-
-class SVG(DisplayObject):
-    """A drawing."""
-
-    __module__ = DISPLAY
-
-    def _repr_svg_(self) -> Any:
-        return self.data
-
-
-class JSON(DisplayObject):
-    """A value that JSON can hold, or its text."""
-
-    __module__ = DISPLAY
-
-    def _repr_json_(self) -> Any:
-        return self.data
 
 
 class Javascript(DisplayObject):
@@ -211,7 +177,7 @@ class Image(DisplayObject):
     def _decoded(self, raw: bytes) -> Any:
         return raw
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_options: Any) -> Json:
         if self.data is None:
             from html import escape
 
@@ -237,7 +203,13 @@ def _is_file(text: str) -> bool:
         return False
 
 
-_KINDS = (DisplayObject, HTML, Image, JSON, Javascript, Latex, Markdown, Math, SVG)
+_KINDS: tuple[type[DisplayObject], ...] = (
+    DisplayObject,
+    Image,
+    Javascript,
+    Math,
+    *(_made(*item) for item in _FORMS.items()),
+)
 get_ipython.__module__ = "IPython"
 for _function in (clear_output, publish_display_data, update_display):
     _function.__module__ = DISPLAY

@@ -39,7 +39,7 @@ class TimeLoop(asyncio.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """Here and now: there is no other thread."""
+        """Run the call at once: there are no threads."""
         del executor
         future = self.create_future()
         try:

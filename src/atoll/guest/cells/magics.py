@@ -19,8 +19,8 @@ IGNORED = frozenset({"matplotlib", "load_ext", "reload_ext", "autoreload", "conf
 """Line magics that have nothing to do here: figures are shown, modules are not reloaded."""
 PYTHON_LINES = frozenset({"time", "timeit"})
 """Line magics whose argument is Python."""
-PYTHON_CELLS = frozenset({"time", "capture"})
-"""Cell magics after whose line the cell goes on as Python."""
+PYTHON_CELL = "time"
+"""The cell magic after whose line the cell goes on as Python."""
 
 _WANTED = re.compile(r"^[ \t]*[!%?]|\?[ \t\r]*$|=[ \t]*[!%]", re.MULTILINE)
 _STATEMENT = re.compile(r"([ \t]*)(!!?|%%?|\?\??)(.*)", re.DOTALL)
@@ -28,6 +28,7 @@ _MAGIC_NAME = re.compile(r"[A-Za-z_]\w*\??")
 _ASSIGNMENT = re.compile(r"([ \t]*[A-Za-z_][^=!()\"'#]*?=)[ \t]*([!%])(?!=)(.*)", re.DOTALL)
 _OPTIONS = re.compile(r"(?:-[nr]\s*\d+(?:\s+|\Z)|-[a-z]+\s+)*")
 _QUESTION = re.compile(r"([ \t]*)([A-Za-z_][\w.]*)\?\??[ \t]*")
+_DOTTED = re.compile(r"[A-Za-z_][\w.]*")
 _TOKEN = re.compile(r"#.*|\"\"\"|'''|[\"'\[({\])}]")
 _ENDS = {
     quote: re.compile(r"(?:[^{0}\\]|\\.|{0}(?!{0}{0}))*{1}".format(quote[0], quote))
@@ -73,6 +74,8 @@ def as_call(command: Command) -> str:
     """Return the Python that runs a command."""
     if is_ignored(command):
         return "None"
+    if command.kind == HELP:
+        return "help({})".format(command.text)
     body = "" if command.body is None else ", {!r}".format(command.body)
     return "{}({!r}, {!r}{})".format(NAME, command.kind, command.text, body)
 
@@ -117,7 +120,7 @@ class _Reader:
         if not line.startswith(CELL) or not _MAGIC_NAME.match(line[2:]):
             return
         name = line[2:].split(None, 1)[0]
-        body = None if name in PYTHON_CELLS else "\n".join(self._lines[self._at + 1 :])
+        body = None if name == PYTHON_CELL else "\n".join(self._lines[self._at + 1 :])
         self._write("", Command(self._at + 1, CELL, line[2:], body))
         if body is not None:
             self._at = len(self._lines)
@@ -129,6 +132,8 @@ class _Reader:
             indent, sign, text = found.groups()
             kind = {"!": SHELL, "!!": CAPTURE, "?": HELP, "??": HELP}.get(sign, LINE)
             if kind == LINE and not _MAGIC_NAME.match(text):
+                return False
+            if kind == HELP and not _DOTTED.fullmatch(text.strip()):
                 return False
             text = (sign[1:] if kind == LINE else "") + self._whole(text)
             self._write(indent, Command(number, kind, text))

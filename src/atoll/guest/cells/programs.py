@@ -7,7 +7,7 @@ import os
 import select
 
 from . import shell
-from .usage import UsageError
+from .installing import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

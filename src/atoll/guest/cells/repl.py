@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from ..core.hidden import HiddenPackage
+    from ..shared.messages import Fault, Names, Outcome
     from .awaiting import SessionLoop
     from .magic_commands import Magics
     from .splitting import Compiled
@@ -56,8 +57,8 @@ class Repl:
 
     def __init__(self, runtime: HiddenPackage | None = None) -> None:
         self.module = type(sys)("__main__")
-        self.namespace: dict[str, Any] = self.module.__dict__
-        self.offered: dict[str, Any] = {}
+        self.namespace: Names = self.module.__dict__
+        self.offered: Names = {}
         """What the host offers to guest code, as built-ins."""
         self.preloaded = Preloaded(self.namespace)
         self._runtime = runtime
@@ -74,7 +75,7 @@ class Repl:
         self._at_end: list[Callable[[], None]] = []
         """What magics have left to do when the cell has ended."""
 
-    def run(self, code: str) -> dict[str, Any]:
+    def run(self, code: str) -> Outcome:
         """Run a cell and return its outcome, with the value of a last expression.
 
         An exception of the cell is an outcome, too: nothing is raised.
@@ -103,7 +104,7 @@ class Repl:
             return None
         return self._load("ipython").replaced(self.offered["display"])["DisplayHandle"](display_id)
 
-    def validate(self, code: str) -> dict[str, Any]:
+    def validate(self, code: str) -> Fault:
         """Return whether `code` compiles as a cell, or where and why not; nothing of it runs."""
         try:
             with _Unwarned():
@@ -141,7 +142,7 @@ class Repl:
         """Run a magic: the cell's `!ls` or `%time` was rewritten to a call of this."""
         if self._magics is None:
             self._magics = self._load("magic_commands").Magics(
-                self.namespace, self.preloaded.own, self._at_end, self._load
+                self.namespace, self._at_end, self._load
             )
         return self._magics.run(sys._getframe(1), *args)  # noqa: SLF001 - names of the caller
 
@@ -154,7 +155,7 @@ class Repl:
         if self._loop is not None:
             self._loop.renew_in_clone()
 
-    def _run(self, code: str) -> tuple[dict[str, Any], Any]:
+    def _run(self, code: str) -> tuple[Outcome, Any]:
         sys.modules["__main__"] = self.module
         self._count += 1
         is_script = self._script and self._count == 1
@@ -180,7 +181,7 @@ class Repl:
         except BaseException as exc:
             return self._failed(exc), None
 
-    def _failed(self, exc: BaseException) -> dict[str, Any]:
+    def _failed(self, exc: BaseException) -> Outcome:
         """Return the outcome of a cell that raised."""
         if isinstance(exc, SystemExit):
             return _exited(exc)
@@ -263,15 +264,15 @@ class Repl:
         except BaseException:
             raise exc from None
 
-    def _value(self, value: Any) -> dict[str, Any]:
-        outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
+    def _value(self, value: Any) -> Outcome:
+        outcome: Outcome = {"kind": "ok", "exit_code": 0}
         if value is not None:
             self.namespace["_"] = value
             outcome["value_repr"] = values.short_repr(value)
             outcome["value"] = _small_value(value, outcome["value_repr"])
         return outcome
 
-    def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
+    def _failure(self, exc: BaseException, kind: str) -> Outcome:
         """Return the outcome of a cell that raised, and print its traceback to stderr."""
         explain.add_advice(exc, self.offered, self.namespace, self._load)
         error_type = values.type_name(type(exc))[:MAX_NAME]
@@ -280,8 +281,13 @@ class Repl:
         frames = _own_frames(exc, self._script)
         complain(tracebacks.format_exception(exc, frames, error, self._sources.kept), "")
         exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
-        failure = {"kind": kind, "exit_code": exit_code, "error": error, "error_type": error_type}
-        return dict(failure, error_args=_error_args(exc))
+        return {
+            "kind": kind,
+            "exit_code": exit_code,
+            "error": error,
+            "error_type": error_type,
+            "error_args": _error_args(exc),
+        }
 
 
 class _Unwarned:
@@ -336,7 +342,7 @@ def _can_run() -> bool:
     return True
 
 
-async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str, Any]) -> Any:
+async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: Names) -> Any:
     """Run the parts of a cell that awaits; return the value of the last."""
     value = None
     for part in filter(None, parts):
@@ -354,7 +360,7 @@ def _small_value(value: Any, text: str, max_bytes: int = VALUE_BYTES) -> Any:
         return {values.TAG: "object", "type": name, "v": text, "why": values.TOO_LARGE}
 
 
-def _exited(exc: SystemExit) -> dict[str, Any]:
+def _exited(exc: SystemExit) -> Outcome:
     """Return the outcome of a cell that called sys.exit(), as the interpreter would take it."""
     code: Any = 1
     try:
@@ -366,9 +372,10 @@ def _exited(exc: SystemExit) -> dict[str, Any]:
     if text:
         complain(text[:MAX_ERROR])
     error_type = values.type_name(type(exc))[:MAX_NAME]
-    outcome: dict[str, Any] = {"kind": "exited", "exit_code": number, "error_type": error_type}
+    outcome: Outcome = {"kind": "exited", "exit_code": number, "error_type": error_type}
     if number:
-        outcome.update(error=_describe(exc, error_type), error_args=_error_args(exc))
+        outcome["error"] = _describe(exc, error_type)
+        outcome["error_args"] = _error_args(exc)
     return outcome
 
 

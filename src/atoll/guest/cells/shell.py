@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.interrupt import InterruptGate
+    from ..shared.messages import CommandEnd, ShellParams
 
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 LONGEST_ARGUMENT = 100_000
@@ -53,12 +54,12 @@ _PYTHON_FOLDER = os.path.dirname(sys.executable or "")
 
 
 def run(
-    params: dict[str, Any], folder: str, streams: tuple[int, int], gate: InterruptGate
-) -> dict[str, Any]:
+    params: ShellParams, folder: str, streams: tuple[int, int], gate: InterruptGate
+) -> CommandEnd:
     """Run a command; return its exit code, that it was interrupted, or why it did not start."""
     command = Command()
 
-    def work() -> dict[str, Any]:
+    def work() -> CommandEnd:
         with gate:  # never between its start and our knowing of it
             command.start(params, folder, streams)
         return {"exit_code": command.wait()}
@@ -83,7 +84,7 @@ class Command:
         self._reaped = False
         self._exit_code: int | None = None
 
-    def start(self, params: dict[str, Any], folder: str, streams: tuple[int, int]) -> None:
+    def start(self, params: ShellParams, folder: str, streams: tuple[int, int]) -> None:
         """Start it as the leader of a new session, so that all its processes can be found."""
         import subprocess
 
@@ -135,7 +136,7 @@ class Command:
                 self._reaped, self._exit_code = True, _exit_code(status)
         return self._reaped
 
-    def interrupted(self) -> dict[str, Any]:
+    def interrupted(self) -> CommandEnd:
         """Kill it and everything that it started; return the answer for the host."""
         self.end()
         return {"interrupted": True}
@@ -174,7 +175,7 @@ class Command:
                 self._reaped = True
 
 
-def _arguments(params: dict[str, Any], opened: list[int]) -> list[Any]:
+def _arguments(params: ShellParams, opened: list[int]) -> list[Any]:
     """Return what to execute; a command that is too long for an argument is in an opened file."""
     if "argv" in params:
         return [_encoded(one) for one in params["argv"]]

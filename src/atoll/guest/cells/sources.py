@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..shared.messages import Json
+
 KEPT_CELLS = 200
 READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 """Modules that read `linecache`: a cell that names one may need the sources before it ends."""
@@ -60,7 +62,7 @@ class CellSources:
                     cache[name] = (len(code), None, _lines(code), name)
         self._unpublished = []
 
-    def _caches(self) -> list[dict[str, Any]]:
+    def _caches(self) -> list[Json]:
         """Return the cache of linecache, and of the one before if guest code has replaced it.
 
         Modules that were loaded before, such as traceback, read that.

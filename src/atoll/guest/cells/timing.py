@@ -6,12 +6,14 @@ import re
 import time
 
 from . import magics
+from .installing import UsageError
 from .splitting import split
-from .usage import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..shared.messages import Names
 
 MOST_SECONDS = 2.0
 """What %timeit may spend on repeating; one run may of course take longer."""
@@ -33,9 +35,11 @@ class Clock:
         print("CPU times: total: {}\nWall time: {}".format(_shown(cpu), _shown(wall)))
 
 
-def time_line(code: str, namespace: dict[str, Any]) -> Any:
+def time_line(code: str, namespace: Names) -> Any:
     """Run statements once, print their time, and return the value of a last expression."""
-    body, last = _compiled(code, "%time")
+    if not code:
+        raise UsageError("%time takes the code to run, on the same line")
+    body, last = split(code, "<time>")
     clock = Clock()
     try:
         exec(body, namespace)
@@ -44,20 +48,17 @@ def time_line(code: str, namespace: dict[str, Any]) -> Any:
         clock.report()
 
 
-def timeit_line(text: str, namespace: dict[str, Any]) -> None:
-    """Run %timeit: options, then the code."""
-    number, repeats, code = _options(text)
-    _timeit(code, namespace, number, repeats)
+def timeit(text: str, body: str | None, namespace: Names) -> None:
+    """Measure code that follows options; of %%timeit that is run once, and the body measured."""
+    code = magics.without_options(text)
+    given = dict(re.findall(r"-([nr])\s*(\d+)", text[: len(text) - len(code)]))
+    if body is not None:
+        exec(compile(code, "<timeit setup>", "exec", dont_inherit=True), namespace)
+        code = body
+    _timeit(code, namespace, int(given.get("n", 0)), max(1, int(given.get("r", REPEATS))))
 
 
-def timeit_cell(text: str, body: str, namespace: dict[str, Any]) -> None:
-    """Run %%timeit: options and code that is run once before; the cell is what is measured."""
-    number, repeats, setup = _options(text)
-    exec(compile(setup, "<timeit setup>", "exec", dont_inherit=True), namespace)
-    _timeit(body, namespace, number, repeats)
-
-
-def _timeit(code: str, namespace: dict[str, Any], number: int, repeats: int) -> None:
+def _timeit(code: str, namespace: Names, number: int, repeats: int) -> None:
     """Run code again and again for a bounded time; print the mean and its deviation."""
     work = compile(code, "<timeit>", "exec", dont_inherit=True)
     deadline = time.perf_counter() + MOST_SECONDS
@@ -72,20 +73,7 @@ def _timeit(code: str, namespace: dict[str, Any], number: int, repeats: int) -> 
     print(text.format(_shown(mean), _shown(spread), len(runs), plural[0], number, plural[1]))
 
 
-def _compiled(code: str, what: str) -> Any:
-    if not code:
-        raise UsageError("{} takes the code to run, on the same line".format(what))
-    return split(code, "<time>")
-
-
-def _options(text: str) -> tuple[int, int, str]:
-    """Return loops (0: not given), repeats and code of `-n 10 -r 3 code`."""
-    code = magics.without_options(text)
-    given = dict(re.findall(r"-([nr])\s*(\d+)", text[: len(text) - len(code)]))
-    return int(given.get("n", 0)), max(1, int(given.get("r", REPEATS))), code
-
-
-def _enough(work: Any, namespace: dict[str, Any], deadline: float) -> int:
+def _enough(work: Any, namespace: Names, deadline: float) -> int:
     number = 1
     while _measure(work, namespace, number) * number < LONG_ENOUGH and number < MOST_LOOPS:
         number *= 10
@@ -94,7 +82,7 @@ def _enough(work: Any, namespace: dict[str, Any], deadline: float) -> int:
     return number
 
 
-def _measure(work: Any, namespace: dict[str, Any], number: int) -> float:
+def _measure(work: Any, namespace: Names, number: int) -> float:
     start = time.perf_counter()
     for _ in range(number):
         exec(work, namespace)

@@ -21,7 +21,7 @@ _TYPE_AT, _LENGTH_AT, _HASH_AT = 8, 16, 24
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 2, 16, 32
 MAPPED: list[int] = []
-"""Sizes of the contexts that are mapped: address space that is nobody's memory."""
+"""Sizes of mapped contexts, which do not count as the guest's memory."""
 
 
 class UnknownLayoutError(Exception):
@@ -29,7 +29,7 @@ class UnknownLayoutError(Exception):
 
 
 def load(fd: int, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
-    """The text in the memory file `fd`, and whether it is shared instead of copied."""
+    """Return the text in the memory file `fd`, and whether it is shared, not copied."""
     try:
         return _map_text(fd, width, length, ascii_only), True
     except (UnknownLayoutError, ImportError, OSError, AttributeError):

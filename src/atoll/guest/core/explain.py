@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from .keyboard import NO_KEYBOARD
+from .stdin import NO_KEYBOARD
 from .streams import complain
 
 TYPE_CHECKING = False

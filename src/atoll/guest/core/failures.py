@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..shared.messages import Json
+
 MOST_KINDS = 1000
 NOT_REBUILT = frozenset(
     {
@@ -44,7 +46,7 @@ _BUILT_IN = {
 _kinds: dict[str, type[HostCallError]] = {}
 
 
-def from_error(error: dict[str, Any]) -> HostCallError:
+def from_error(error: Json) -> HostCallError:
     """Return the exception for the error of an answer: of its own type if a tool raised it."""
     data = error.get("data")
     if isinstance(data, dict) and isinstance(data.get("type"), str):

@@ -8,7 +8,7 @@ from . import private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from ..shared.messages import Names
 
 
 class HiddenPackage:
@@ -19,11 +19,11 @@ class HiddenPackage:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._ours: dict[str, Any] = {}
-        self._theirs: dict[str, Any] = {}
+        self._ours: Names = {}
+        self._theirs: Names = {}
 
     def hide(self) -> None:
-        """Take out what is there now; it is ours."""
+        """Hide the package's modules that are loaded now."""
         self._ours = self._take()
 
     def __enter__(self) -> None:
@@ -34,7 +34,7 @@ class HiddenPackage:
         self._ours = self._take()
         sys.modules.update(self._theirs)
 
-    def _take(self) -> dict[str, Any]:
+    def _take(self) -> Names:
         known = [name for name in list(sys.modules) if type(name) is str]
         names = [name for name in known if name.split(".")[0] == self._name]
         taken = {name: sys.modules.pop(name) for name in names}

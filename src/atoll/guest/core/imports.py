@@ -8,6 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from ..shared.messages import Names
+
     Change = Callable[[Any], None]
 
 
@@ -68,7 +70,7 @@ class ChangingFinder:
 class StandInFinder:
     """A finder, asked after all others, that makes the modules of a package that is missing."""
 
-    def __init__(self, modules: dict[str, bool], contents: Callable[[str], dict[str, Any]]) -> None:
+    def __init__(self, modules: dict[str, bool], contents: Callable[[str], Names]) -> None:
         """`modules`: by name, whether it is a package. `contents` returns what a module holds."""
         self._modules, self._contents = modules, contents
 

@@ -54,7 +54,7 @@ class InterruptGate:
         self._handler = self.on_signal
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
-        """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
+        """Return `work()`, which may be interrupted: return `on_interrupt()` then."""
         try:
             try:
                 self._install()

@@ -31,7 +31,7 @@ _FIELDS = (0, 1, 2, 5)
 
 
 class MemoryFence:
-    """Keeps the soft limit where it makes sense; does nothing where there is no limit."""
+    """Keeps the soft memory limit up to date, if there is a limit."""
 
     def __init__(self, limit: int | None, inherited: int = 0) -> None:
         self._measured = (0, 0)
@@ -90,7 +90,7 @@ def _with_room(real: Callable[..., Any], renew: Callable[[int], None]) -> Callab
 
 
 def held() -> int:
-    """Bytes of its own that this process has in memory; 0 where nobody can tell."""
+    """Return the private memory of this process in bytes; 0 if /proc cannot be read."""
     try:
         _, resident, shared, _ = _pages()
     except OSError:

@@ -12,49 +12,49 @@ if TYPE_CHECKING:
         """Decides when an interrupt may reach guest code."""
 
         def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
-            """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
+            """Return `work()`, which may be interrupted; then return `on_interrupt()`."""
             ...
 
     class Calls(Protocol):
         """Asks the host."""
 
         def call(self, method: str, params: Message) -> Any:
-            """The host's answer."""
+            """Call the host and return its answer."""
             ...
 
     class Streams(Protocol):
         """What guest code prints to."""
 
         def renew(self) -> None:
-            """As on the first day."""
+            """Restore the streams."""
             ...
 
         def flush(self) -> None:
-            """Push out what was printed."""
+            """Flush the streams."""
             ...
 
     class Stream(Protocol):
         """A saved state on its way."""
 
         def write(self, data: memoryview) -> int:
-            """Hand over some of it; how much was taken."""
+            """Write some of the data; return how many bytes."""
             ...
 
         def readinto(self, room: memoryview) -> int:
-            """Fill some of the room; how much, nothing at the end."""
+            """Read into `room`; return how many bytes, 0 at the end."""
             ...
 
         def close(self) -> None:
-            """No more."""
+            """Close the stream."""
             ...
 
     class PassedData(Protocol):
         """Data that the host passes beside its messages."""
 
         def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
-            """The context, and whether it is shared instead of copied."""
+            """Return the context, and whether it is shared instead of copied."""
             ...
 
         def stream(self) -> Stream:
-            """Where a saved state goes to, or comes from."""
+            """Return the stream of a saved state."""
             ...

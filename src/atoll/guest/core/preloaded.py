@@ -12,18 +12,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable
 
+    from ..shared.messages import Json, Names
+
 _MODULE = type(sys)
 
 
 class Preloaded:
     """The preloaded modules of a namespace, by the names that they are bound to."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: Names) -> None:
         self._namespace = namespace
-        self._modules: dict[str, Any] = {}
+        self._modules: Names = {}
         self._names: dict[str, str] = {}
 
-    def bind(self, modules: dict[str, Any]) -> None:
+    def bind(self, modules: Names) -> None:
         """Bind modules in the namespace."""
         self._namespace.update(modules)
         self._modules.update(modules)
@@ -39,7 +41,7 @@ class Preloaded:
             return True  # it was used, and so imported
         return value is module
 
-    def own(self) -> dict[str, Any]:
+    def own(self) -> Names:
         """Return a copy of the namespace without what was preloaded.
 
         Threads of the guest may change it meanwhile, and not every key has to be a str.
@@ -54,13 +56,13 @@ class Preloaded:
                 del self._namespace[name]
             del self._modules[name], self._names[name]
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Json:
         """Return what a state says of them: modules by their names, and the names deleted."""
         kept = {alias: name for alias, name in self._names.items() if self.holds(alias)}
         deleted = [alias for alias in self._names if alias not in self._namespace]
         return {"preloaded": kept, "deleted": deleted}
 
-    def restore(self, facts: dict[str, Any], offered: Iterable[str]) -> None:
+    def restore(self, facts: Json, offered: Iterable[str]) -> None:
         """Bind what a state's session had preloaded, and unbind what it had deleted."""
         for alias in facts.get("deleted", ()):
             if self.holds(alias):
@@ -79,7 +81,7 @@ class Preloaded:
 class LateModule(_MODULE):  # type: ignore[valid-type,misc]
     """Stands for a module until it is used: then it is imported and takes this one's place."""
 
-    def __init__(self, name: str, alias: str, namespace: dict[str, Any]) -> None:
+    def __init__(self, name: str, alias: str, namespace: Names) -> None:
         super().__init__(name)
         _own(self).update(place=(alias, namespace))
 
@@ -105,8 +107,8 @@ def name_of(module: Any) -> str:
     return name
 
 
-def _own(module: Any) -> dict[str, Any]:
-    found: dict[str, Any] = _MODULE.__getattribute__(module, "__dict__")
+def _own(module: Any) -> Names:
+    found: Names = _MODULE.__getattribute__(module, "__dict__")
     return found
 
 

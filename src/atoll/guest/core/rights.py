@@ -24,14 +24,14 @@ _LIBRARIES: list[Any] = []
 
 
 class Descriptors:
-    """What the host hands over, as descriptors."""
+    """Context and states, which the host passes as descriptors."""
 
     def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
-        """The context's text, and whether it is shared instead of copied."""
+        """Return the context's text, and whether it is shared instead of copied."""
         return context.load(receive(), width, length, ascii_only)
 
     def stream(self) -> DescriptorStream:
-        """Where a saved state goes to, or comes from."""
+        """Return the stream of a saved state."""
         return DescriptorStream(receive())
 
 
@@ -42,15 +42,15 @@ class DescriptorStream:
         self._fd = fd
 
     def write(self, data: memoryview) -> int:
-        """Hand over some of it; how much was taken."""
+        """Write some of the data; return how many bytes."""
         return os.write(self._fd, data)
 
     def readinto(self, room: memoryview) -> int:
-        """Fill some of the room; how much, nothing at the end."""
+        """Read into `room`; return how many bytes, 0 at the end."""
         return os.readv(self._fd, [room])
 
     def close(self) -> None:
-        """Unless guest code has done it."""
+        """Close the descriptor, unless guest code has."""
         try:
             os.close(self._fd)
         except OSError:
@@ -58,14 +58,17 @@ class DescriptorStream:
 
 
 def receive_on(fd: int) -> None:
-    """Take descriptors from this socket from now on."""
+    """Receive descriptors on this socket from now on."""
     _SOCKETS[:] = [fd]
 
 
 def receive() -> int:
-    """The next descriptor, which the host has ready; OSError if there is none."""
+    """Receive the next descriptor from the host; OSError if it has none ready."""
     if _SOCKETS:
-        return _first(receive_all(_SOCKETS[0]))
+        fds = receive_all(_SOCKETS[0])
+        if not fds:
+            raise OSError(0, "no descriptor from the host")
+        return fds[0]
     import ctypes
 
     fd: int = c_library().setns(NO_NAMESPACE, 0)
@@ -95,9 +98,3 @@ def receive_all(fd: int) -> list[int]:
     for _, _, data in extra:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return fds.tolist()
-
-
-def _first(fds: list[int]) -> int:
-    if not fds:
-        raise OSError(0, "no descriptor from the host")
-    return fds[0]

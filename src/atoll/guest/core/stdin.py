@@ -1,8 +1,12 @@
-"""sys.stdin of guest code where the host has input for it: bytes are asked for as they are read."""
+"""sys.stdin of guest code where the host has input for it, and `input()`.
+
+Bytes are asked for as they are read. Where there is no input, `input()` says what to do.
+"""
 
 from __future__ import annotations
 
 import io
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +17,11 @@ if TYPE_CHECKING:
 STDIN_CALL = "<stdin>"
 """The name of the host's function. No tool can have it: it is not a Python name."""
 PIECE = 1 << 16
+NO_KEYBOARD = (
+    "input() has nothing to read: this sandbox has no keyboard. Pass the value in instead: with "
+    "set_variable(), as `context`, by a tool that asks for it, or as standard input: "
+    "create_sandbox(on_stdin=...), or a pipe into `atoll run`"
+)
 
 
 class HostInput(io.RawIOBase):
@@ -46,3 +55,23 @@ def is_host_input(stream: Any) -> bool:
     """Return whether a text stream reads what the host has."""
     buffer = getattr(stream, "buffer", None)
     return isinstance(getattr(buffer, "raw", None), HostInput)
+
+
+def read_line(prompt: object = "", /) -> str:
+    """Read a line from standard input, without its newline; the prompt goes to stdout."""
+    stream = sys.stdin
+    if stream is None:
+        raise RuntimeError("input(): lost sys.stdin")
+    if prompt != "":
+        sys.stdout.write(str(prompt))
+        flush = getattr(sys.stdout, "flush", None)  # Python's own input() can do without
+        if flush is not None:
+            flush()
+    line = stream.readline()
+    if not line:
+        raise EOFError("EOF when reading a line" if is_host_input(stream) else NO_KEYBOARD)
+    return line[:-1] if line.endswith("\n") else line  # noqa: FURB188 - CPython 3.8
+
+
+read_line.__name__ = read_line.__qualname__ = "input"
+read_line.__module__ = "builtins"

@@ -34,29 +34,29 @@ class StandardStreams:
 
     @property
     def output(self) -> int:
-        """Where what is printed goes, whatever guest code did to descriptor 1."""
+        """The descriptor of stdout, whatever guest code did to descriptor 1."""
         return self._kept[1]
 
     @property
     def errors(self) -> int:
-        """Where errors go, whatever guest code did to descriptor 2."""
+        """The descriptor of stderr, whatever guest code did to descriptor 2."""
         return self._kept[2]
 
     def move_up(self, fds: list[int]) -> list[int]:
-        """The same descriptors with high numbers, which guest code that closes low ones spares."""
+        """Move descriptors to high numbers, which code that closes low ones leaves open."""
         moved = [copy_up(fd, self._keep_at) for fd in fds]
         for fd in fds:
             os.close(fd)
         return moved
 
     def redirect(self, output: int, errors: int) -> None:
-        """A clone prints to descriptors of its own."""
+        """Use these descriptors instead, in a clone."""
         for fd in self._kept.values():
             os.close(fd)
         self._kept = {1: output, 2: errors}
 
     def renew(self) -> None:
-        """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
+        """Restore descriptors 1 and 2, and sys.stdin, sys.stdout and sys.stderr."""
         for fd, kept in self._kept.items():
             try:
                 os.dup2(kept, fd)
@@ -66,13 +66,13 @@ class StandardStreams:
         self.make()
 
     def make(self) -> None:
-        """Make the objects anew, over the descriptors as they are."""
-        sys.stdin = _reader()
+        """Create new stream objects over the present descriptors."""
+        sys.stdin = io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")
         sys.stdout = sys.__stdout__ = _writer(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _writer(2)  # type: ignore[misc]
 
     def flush(self) -> None:
-        """Push out what guest code left in whatever stream objects it has now."""
+        """Flush the streams that guest code has now."""
         for name in ("stdout", "stderr"):
             try:
                 getattr(sys, name).flush()
@@ -112,7 +112,3 @@ def _writer(fd: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )
-
-
-def _reader() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")

@@ -10,6 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ..shared.messages import Json, Names
+
 MAX_VARIABLES = 2_000
 MAX_TEXT = 200
 MAX_SHAPE = 32
@@ -21,7 +23,7 @@ _qualname_of = type.__dict__["__qualname__"].__get__
 _mro_of = type.__dict__["__mro__"].__get__
 
 
-def describe(namespace: dict[str, Any], hidden: bool) -> dict[str, Any]:
+def describe(namespace: Names, hidden: bool) -> Json:
     """List [name, type, bytes, shape] of the variables, names with an underscore if `hidden`."""
     rows: list[list[Any]] = []
     for name, value in list(namespace.items()):

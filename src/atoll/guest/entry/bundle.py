@@ -137,9 +137,13 @@ def _imported(tree: Any, package: str) -> list[str]:
 
 
 def _compile(tree: Any, file: str) -> Any:
-    """Compile a module; what it imports of __future__ is a flag, and nothing to import."""
+    """Compile a module without its types; an import of __future__ is a flag."""
     import __future__
 
-    tree.body = [node for node in tree.body if getattr(node, "module", None) != "__future__"]
+    def is_needed(node: Any) -> bool:
+        types = getattr(getattr(node, "test", None), "id", "") == "TYPE_CHECKING"
+        return not types and getattr(node, "module", None) != "__future__"
+
+    tree.body = list(filter(is_needed, tree.body))
     flag = __future__.annotations.compiler_flag
     return compile(tree, file, "exec", flag, dont_inherit=True)

@@ -90,7 +90,7 @@ def _run_guest(given: list[int], folder: str) -> NoReturn:
 
 
 def _become_user() -> None:
-    """Be user 1000 without capabilities: the container's only user is seen as 0 at first."""
+    """Switch to user 1000 without capabilities; the container starts as user 0."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)

@@ -18,12 +18,11 @@ from .server import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from ..core.channel import Channel
     from ..core.hidden import HiddenPackage
     from ..core.interrupt import InterruptGate
     from ..core.streams import StandardStreams
+    from ..shared.messages import CommandEnd, Initialized, InitializeParams, Json, ShellParams
 
 READY = rpc.notification("ready", {"python": list(sys.version_info[:3])})
 REHEARSALS = 32
@@ -70,7 +69,7 @@ class ProcessServer(Server):
         )
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
-    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _initialize(self, params: InitializeParams) -> Initialized:
         answer = super()._initialize(params)
         self._main.serve_multiprocessing()
         self._own_gate.serve_asyncio()
@@ -174,7 +173,7 @@ class ProcessServer(Server):
             self._streams.flush()
             os._exit(exit_code)
 
-    def _shell(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _shell(self, params: ShellParams) -> CommandEnd:
         """Run a command; the files that it changes are not counted for the next cell."""
         apart = params.get("merge_stderr") is False
         streams = (self._kept.output, self._kept.errors if apart else self._kept.output)
@@ -188,7 +187,7 @@ class ProcessServer(Server):
             self._files = delta.scan(self._folder)
         return answer
 
-    def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
+    def _fork(self, _params: Json) -> Json:
         """Fork this process; the clone uses the status socket that the host has sent."""
         self._reap_clones()
         status = -1

@@ -19,7 +19,7 @@ BRIDGES = ("js", "pyodide_js")
 
 
 def boot(port: Port, folder: str) -> Callable[[str], str]:
-    """What answers the host's requests. Python's memory may be an image: it gets new dice."""
+    """Return the server. Reseed `random`, since Python's memory may be an image."""
     import random
 
     random.seed()
@@ -47,11 +47,11 @@ class RequestGate(InterruptGate):
         self._install()
 
     def begin(self) -> None:
-        """A request has come."""
+        """Note that a request has come."""
         self._early = self._ended = False
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
-        """`work()`, interruptible; `on_interrupt()` if an interrupt left it, or came before."""
+        """Return `work()`; `on_interrupt()` if it was interrupted, also before it began."""
         try:
             return super().run(lambda: self._unless_early(work), on_interrupt)
         finally:

@@ -10,7 +10,7 @@ from ..agent import helpers
 from ..agent.bridge import Bridge, FailedQuery
 from ..cells import delta, repl
 from ..cells.printing import PrintCollector
-from ..core import keyboard, memory, no_network, private, stdin
+from ..core import memory, no_network, private, stdin
 from ..core.failures import HostCallError
 from ..shared import rpc, values
 from ..state import leftovers
@@ -21,9 +21,26 @@ if TYPE_CHECKING:
 
     from ..core.hidden import HiddenPackage
     from ..core.ports import Calls, Gate, PassedData, Stream, Streams
+    from ..shared.messages import (
+        AgentParams,
+        CodeParams,
+        ContextSource,
+        Fault,
+        Initialized,
+        InitializeParams,
+        Json,
+        Names,
+        Outcome,
+        StateParams,
+        T,
+        ToolsParams,
+        Variable,
+        VariableParams,
+        WorkspaceParams,
+    )
     from ..state.keeper import Keeper
 
-    Handler = Callable[[dict[str, Any]], Any]
+    Handler = Callable[[Any], Any]
 
 
 ALSO_SHOWN = ("/mnt/data", "/tmp", "/home/guest")  # noqa: S108 - the guest's own
@@ -63,12 +80,12 @@ class Server:
         self._private = False
         self._given: Any = None
         self._environment: dict[str, str] = {}
-        self._settings: dict[str, Any] = {}
+        self._settings: Json = {}
         self._elsewhere: set[str] = set()
         self._stdin: Any = None
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
-        self._helpers: dict[str, Any] = {}
+        self._helpers: Names = {}
         """What is offered beside the host's tools; a tool of the same name stands before it."""
         self._tools: set[str] = set()
         self._call_host: Callable[..., Any] = self._bridge.call_host
@@ -93,7 +110,7 @@ class Server:
         self._streams.renew()
         rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
 
-    def preload(self, modules: dict[str, Any]) -> None:
+    def preload(self, modules: Names) -> None:
         """Let guest code find modules among its globals."""
         self._repl.preloaded.bind(modules)
 
@@ -120,7 +137,7 @@ class Server:
         except (ValueError, RecursionError) as exc:
             return rpc.error(ident, rpc.INVALID_PARAMS, str(exc)[:1000])
 
-    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _initialize(self, params: InitializeParams) -> Initialized:
         os.environ.update(params.get("env", {}))
         if "argv" in params:
             sys.argv[:] = params["argv"]
@@ -161,7 +178,7 @@ class Server:
     def _limit_memory(self, limit: int | None) -> None:
         self._memory = memory.MemoryFence(limit, self._inherited)
 
-    def _equip(self, agent: dict[str, Any], described: list[Any]) -> None:
+    def _equip(self, agent: AgentParams, described: list[Any]) -> None:
         """Offer the functions that a model explores its context and answers with."""
         with self._runtime:
             from ..agent.chain import WAVE, NamedCalls, Waves
@@ -170,7 +187,7 @@ class Server:
             from ..agent.work_tools import WorkTools
         namespace, waves = self._repl.namespace, Waves()
         self._call_host = call_host = waves.numbered(self._bridge.call_host)
-        functions: dict[str, Any] = dict(make(one, call_host) for one in described)
+        functions: Names = dict(make(one, call_host) for one in described)
         explorer = Explorer(call_host, namespace, self._repl.preloaded.own, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
             functions.update((name, getattr(owner, name)) for name in owner.NAMES)
@@ -183,7 +200,7 @@ class Server:
         self._helpers.update((name, offered[name]) for name in set(offered) - self._tools)
         namespace["answer"] = {"content": "", "ready": False}
 
-    def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
+    def _load_context(self, source: ContextSource) -> tuple[Any, bool]:
         if "value" in source:
             return values.decode(source["value"]), False
         text, shared = self._passed.text(source["width"], source["length"], source["ascii"])
@@ -195,7 +212,7 @@ class Server:
 
     def _offer_names(self, described: list[Any]) -> None:
         """Offer functions as built-ins: imported modules see them, the namespace stays clean."""
-        offered: dict[str, Any] = {}
+        offered: Names = {}
         owners = self._bridge, helpers.ContextHelpers(self._context), PrintCollector()
         for owner in owners:
             offered.update((name, getattr(owner, name)) for name in owner.NAMES)
@@ -209,14 +226,14 @@ class Server:
         ):
             offered[one.__name__] = one
         offered.update(
-            input=keyboard.read_line, display=self._repl.display, __magic__=self._repl.magic
+            input=stdin.read_line, display=self._repl.display, __magic__=self._repl.magic
         )
         self._offer(offered)
         self._helpers = offered
         if described:
             self._set_tools({"tools": described})
 
-    def _set_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _set_tools(self, params: ToolsParams) -> Variable:
         """Offer these tools and no others; a helper that a tool stood before is there again."""
         with self._runtime:
             from ..agent.tools import make
@@ -229,26 +246,24 @@ class Server:
         self._tools = set(tools)
         return {"set": True}
 
-    def _offer(self, names: dict[str, Any]) -> None:
+    def _offer(self, names: Names) -> None:
         self._repl.preloaded.make_way(names)
         for name, value in names.items():
             setattr(builtins, name, value)
         self._offered.update(names)
 
     @property
-    def _offered(self) -> dict[str, Any]:
+    def _offered(self) -> Names:
         return self._repl.offered
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
 
-    def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, params: CodeParams) -> Outcome:
         self._show_paths(bool(params.get("setup", self._setup)))
         known = self._private and "look_again" not in params
         before = self._files if known else delta.scan(self._folder)
-        outcome: dict[str, Any] = self._gate.run(
-            lambda: self._repl.run(params["code"]), late_interrupt
-        )
+        outcome: Outcome = self._gate.run(lambda: self._repl.run(params["code"]), late_interrupt)
         self._cell_ended(outcome["exit_code"])
         self._streams.flush()
         self._scan_folder(known)
@@ -274,11 +289,11 @@ class Server:
     def _cell_ended(self, exit_code: int = 0) -> None:
         """Called after guest code has run; a process ends here if it is a child that forked."""
 
-    def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _get_variable(self, params: VariableParams) -> Variable:
         """Read a variable; `plain` wants lists for arrays, and never refuses an object."""
         name, plain = params["name"], bool(params.get("plain"))
 
-        def read() -> dict[str, Any]:
+        def read() -> Variable:
             if name not in self._repl.namespace:
                 return {"found": False}
             value = self._repl.namespace[name]
@@ -286,31 +301,34 @@ class Server:
 
         return self._interruptible(read)
 
-    def _has_variable(self, params: dict[str, Any]) -> dict[str, Any]:
-        return self._interruptible(lambda: {"found": params["name"] in self._repl.namespace})
+    def _has_variable(self, params: VariableParams) -> Variable:
+        def look() -> Variable:
+            return {"found": params["name"] in self._repl.namespace}
 
-    def _variables(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._interruptible(look)
+
+    def _variables(self, params: VariableParams) -> Json:
         with self._runtime:
             from ..core.variables import describe
         own, hidden = self._repl.preloaded.own, bool(params.get("hidden"))
         return self._interruptible(lambda: describe(own(), hidden))
 
-    def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
-        def assign() -> dict[str, Any]:
+    def _set_variable(self, params: VariableParams) -> Variable:
+        def assign() -> Variable:
             self._repl.namespace[params["name"]] = values.decode(params["value"])
             return {"set": True}
 
         return self._interruptible(assign)
 
-    def _interruptible(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _interruptible(self, work: Callable[[], T]) -> T:
         """Run work that may call guest code, which a timeout interrupts."""
         try:
-            answer: dict[str, Any] = self._gate.run(work, lambda: {"interrupted": True})
+            answer: T = self._gate.run(work, lambda: {"interrupted": True})
         except Exception as exc:
             raise ValueError("{}: {}".format(type(exc).__name__, values.short_text(exc))) from None
         return answer
 
-    def _save(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _save(self, params: StateParams) -> Json:
         return self._with_stream(
             lambda stream: self._keeper().save(
                 stream,
@@ -321,7 +339,7 @@ class Server:
             )
         )
 
-    def _restore(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _restore(self, params: StateParams) -> Json:
         answer = self._with_stream(
             lambda stream: self._keeper().restore(
                 stream, params["max_bytes"], params["cloudpickle"]
@@ -345,14 +363,12 @@ class Server:
         self._known_keeper.tasks = self._repl.waiting_tasks
         return self._known_keeper
 
-    def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:
+    def _with_stream(self, work: Callable[[Stream], Json]) -> Json:
         """Run `work` with the stream that the host opened; whatever it raises is an answer."""
         stream: Stream | None = None
         try:
             stream = opened = self._passed.stream()
-            answer: dict[str, Any] = self._gate.run(
-                lambda: work(opened), lambda: {"interrupted": True}
-            )
+            answer: Json = self._gate.run(lambda: work(opened), lambda: {"interrupted": True})
         except BaseException as exc:
             answer = {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
         self._cell_ended()
@@ -360,25 +376,25 @@ class Server:
             stream.close()
         return answer
 
-    def _workspace(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _workspace(self, params: WorkspaceParams) -> Json:
         """Run a file operation, for a host that cannot reach the files otherwise."""
         with self._runtime:
             from ..shared.local_files import LocalFiles
             from ..shared.workspace import Workspace
         space = Workspace(LocalFiles(self._folder, *ALSO_SHOWN), most=params["most"])
         wanted = values.decode(params["params"])
-        answer: dict[str, Any] = self._gate.run(
+        answer: Json = self._gate.run(
             lambda: {"answer": values.encode(space.run(params["operation"], wanted))},
             lambda: {"interrupted": True},
         )
         self._files = delta.scan(self._folder)
         return answer
 
-    def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
+    def _validate(self, params: CodeParams) -> Fault:
         return self._repl.validate(params["code"])
 
 
-def late_interrupt() -> dict[str, Any]:
+def late_interrupt() -> Outcome:
     """Return the outcome of a cell that an interrupt reached as it ended."""
     return {
         "kind": "interrupted",

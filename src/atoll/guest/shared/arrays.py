@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from .messages import Tagged
+
     Encode = Callable[[Any], Any]
 
 TAG = "$"
@@ -25,10 +27,10 @@ MAX_LENGTH = 1 << 31
 _PLAIN_KINDS = "biufcMmSU"
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 _UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns")
-_NULLABLE = frozenset({
-    "Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64",
-    "Float32", "Float64", "boolean", "string", "str",
-})  # fmt: skip
+_NULLABLE = frozenset(
+    ["{}Int{}".format(sign, bits) for sign in ("", "U") for bits in (8, 16, 32, 64)]
+    + ["Float32", "Float64", "boolean", "string", "str"]
+)
 _LAST_CHARACTER = 0x10FFFF
 
 
@@ -69,7 +71,7 @@ def encode(value: Any, spend: Encode, items: Encode) -> Any:
     raise NotPlainError("a {}.{} is not a plain array".format(kind.__module__, name))
 
 
-def encode_moment(value: Any) -> dict[str, Any] | None:
+def encode_moment(value: Any) -> Tagged | None:
     """Return the tagged form of a pandas Timestamp, Timedelta, NaT or NA; None for another."""
     name = type(value).__name__
     if name in ("NaTType", "NAType"):
@@ -85,7 +87,7 @@ def encode_moment(value: Any) -> dict[str, Any] | None:
     return encoded
 
 
-def _encode_array(value: Any, spend: Encode) -> dict[str, Any]:
+def _encode_array(value: Any, spend: Encode) -> Tagged:
     dtype = value.dtype
     if dtype.kind not in _PLAIN_KINDS or dtype.names or (dtype.kind in "fc" and not _fits(dtype)):
         text = "an array of dtype {} cannot cross: convert it by tolist() or astype()"
@@ -112,7 +114,7 @@ class _Sized:
         return self._size
 
 
-def _encode_scalar(value: Any, spend: Encode) -> dict[str, Any]:
+def _encode_scalar(value: Any, spend: Encode) -> Tagged:
     encoded = _encode_array(value, spend)
     plain = value.item() if value.dtype.kind in "biuf" else None
     if isinstance(plain, float) and plain - plain != 0:  # JSON has neither infinity nor nan
@@ -120,7 +122,7 @@ def _encode_scalar(value: Any, spend: Encode) -> dict[str, Any]:
     return dict(encoded, **{TAG: "scalar", "plain": plain})
 
 
-def _encode_frame(value: Any, name: str, columns: _Columns) -> dict[str, Any]:
+def _encode_frame(value: Any, name: str, columns: _Columns) -> Tagged:
     index = columns.index(value.index)
     if name == "Series":
         body = {"name": columns.items(value.name), "v": columns.column(value)}
@@ -135,7 +137,7 @@ class _Columns:
     def __init__(self, spend: Encode, items: Encode) -> None:
         self._spend, self.items = spend, items
 
-    def index(self, index: Any) -> dict[str, Any]:
+    def index(self, index: Any) -> Tagged:
         names = self.items(list(index.names))
         if type(index).__name__ == "RangeIndex":
             return {"names": names, "range": [index.start, index.stop, index.step]}
@@ -144,7 +146,7 @@ class _Columns:
             return {"names": names, "levels": [self.column(one.to_series()) for one in levels]}
         return {"names": names, "levels": [self.column(index.to_series())]}
 
-    def column(self, series: Any) -> dict[str, Any]:
+    def column(self, series: Any) -> Tagged:
         dtype, name = series.dtype, str(series.dtype)
         kind = type(dtype).__name__
         if kind == "CategoricalDtype":
@@ -166,7 +168,7 @@ class _Columns:
         return {"dtype": "numpy", "v": _encode_array(series.to_numpy(), self._spend)}
 
 
-def decode_array(value: dict[str, Any]) -> Any:
+def decode_array(value: Tagged) -> Any:
     """Return the array; LibraryMissingError without numpy, ValueError if it is not valid."""
     try:
         import numpy
@@ -212,7 +214,7 @@ def _check_items(numpy: Any, array: Any) -> None:
         raise ValueError("an array of {} with an item that is not one".format(array.dtype))
 
 
-def decode_scalar(value: dict[str, Any], decode: Encode) -> Any:
+def decode_scalar(value: Tagged, decode: Encode) -> Any:
     """Return the scalar of numpy; where that is not installed, the plain number."""
     try:
         array = decode_array(value)
@@ -225,7 +227,7 @@ def decode_scalar(value: dict[str, Any], decode: Encode) -> Any:
     return array[()]
 
 
-def decode_moment(value: dict[str, Any]) -> Any:
+def decode_moment(value: Tagged) -> Any:
     """Return a pandas Timestamp or Timedelta; a datetime without pandas, if it can hold it."""
     try:
         import pandas
@@ -242,7 +244,7 @@ def decode_moment(value: dict[str, Any]) -> Any:
     return moment.tz_convert(_zone(value["zone"])) if "zone" in value else moment
 
 
-def _plain_moment(value: dict[str, Any]) -> Any:
+def _plain_moment(value: Tagged) -> Any:
     import datetime
 
     if value[TAG] == "timestamp":
@@ -261,7 +263,7 @@ def _zone(name: Any) -> str:
 
 
 def decode_frame(
-    value: dict[str, Any], decode: Encode, hashable: Encode, spend: Callable[[int], None]
+    value: Tagged, decode: Encode, hashable: Encode, spend: Callable[[int], None]
 ) -> Any:
     """Return the frame, series or index; LibraryMissingError without pandas.
 
@@ -293,7 +295,7 @@ class _Reader:
         self._pandas, self._decode, self._hashable = pandas, decode, hashable
         self._spend = spend
 
-    def read(self, value: dict[str, Any]) -> Any:
+    def read(self, value: Tagged) -> Any:
         if value[TAG] == "index":
             return self._index(value["v"])
         index = self._index(value["index"])
@@ -314,7 +316,7 @@ class _Reader:
         series.index = index
         return series
 
-    def _index(self, value: dict[str, Any]) -> Any:
+    def _index(self, value: Tagged) -> Any:
         names = self._decode(value["names"])
         if "range" in value:
             start, stop, step = value["range"]
@@ -326,13 +328,13 @@ class _Reader:
             return levels[0].rename(names[0])
         return self._pandas.MultiIndex.from_arrays(levels, names=names)
 
-    def _labels(self, value: dict[str, Any]) -> Any:
+    def _labels(self, value: Tagged) -> Any:
         column = self._column(value)
         if column.dtype == object:
             self._hashable(column.tolist())
         return self._pandas.Index(column, dtype=column.dtype)
 
-    def _column(self, value: dict[str, Any]) -> Any:
+    def _column(self, value: Tagged) -> Any:
         pandas, dtype = self._pandas, value["dtype"]
         self._spend(1 if dtype == "numpy" else 8)
         if dtype == "numpy":

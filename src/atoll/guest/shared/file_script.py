@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from .messages import Json
+
 PACKAGE = "atoll_file_script"
 
 
@@ -45,7 +47,7 @@ class Sources:
         exec(code, module.__dict__)
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
+def answer(request: Json) -> Json:
     """Return the operation's answer; `invalid` if its arguments are invalid."""
     files = importlib.import_module(PACKAGE + ".local_files").LocalFiles()
     operations = importlib.import_module(PACKAGE + ".workspace").Workspace
@@ -54,7 +56,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     if "data" in params:
         params["data"] = base64.b64decode(params["data"])
     try:
-        found: dict[str, Any] = workspace.run(request["operation"], params)
+        found: Json = workspace.run(request["operation"], params)
     except ValueError as exc:
         return {"invalid": str(exc)}
     if "data" in found:

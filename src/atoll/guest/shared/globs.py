@@ -24,13 +24,13 @@ class Glob:
         self._ways = [_segments(one) for one in _braces(pattern.strip("/"))]
 
     def matches(self, path: str) -> bool:
-        """Whether a relative path fits."""
+        """Return whether a relative path matches."""
         names = path.split("/")
         return any(_fits(names, way) for way in self._ways)
 
 
 def chooser(pattern: str | None) -> Callable[[str], bool]:
-    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
+    """Return whether a path matches; a pattern without a slash matches names in any folder."""
     if pattern is None:
         return lambda _path: True
     fits = Glob(pattern).matches
@@ -65,7 +65,7 @@ def _fits(names: list[str], way: list[FitsName | None]) -> bool:
 
 
 def _name(part: str) -> FitsName:
-    """Of one name. What stands between two stars is looked for once, and kept where it is found."""
+    """Match one name. The text between two stars is searched once: there is no backtracking."""
     first, *others = _between_stars(part)
     text = first
     for index, between in enumerate(others[:-1]):
@@ -75,7 +75,7 @@ def _name(part: str) -> FitsName:
 
 
 def _between_stars(part: str) -> list[str]:
-    """The pieces of a pattern that its stars divide, as regular expressions without any."""
+    """Return the parts of a pattern between its stars, as regular expressions."""
     pieces, at = [""], 0
     while at < len(part):
         char = part[at]
@@ -98,7 +98,7 @@ def _one_of(inside: str) -> str:
 
 
 def _braces(pattern: str) -> list[str]:
-    """Every way to choose from `{a,b}`; a brace that is not closed stands for itself."""
+    """Return every choice of `{a,b}`; a brace that is not closed stands for itself."""
     found, done = [pattern], []
     if len(pattern) > LONGEST:
         raise ValueError("the pattern has more than {:,} characters".format(LONGEST))

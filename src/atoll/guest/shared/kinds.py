@@ -6,6 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from .messages import Tagged
+
 TAG = "$"
 MAX_DIGITS = 2_000
 """Hexadecimal digits of a fraction's numbers: reducing longer ones would take very long."""
@@ -13,7 +15,7 @@ _known_zones: list[frozenset[str]] = []
 """The names of all time zones, once they were read: to look for each unknown one takes long."""
 
 
-def encode(value: Any, kind: type) -> dict[str, Any] | None:
+def encode(value: Any, kind: type) -> Tagged | None:
     """Return the tagged form of a date, time, decimal, fraction, UUID, path or range, or None."""
     try:
         encoder = _ENCODERS.get(kind.__module__ + "." + kind.__qualname__)
@@ -36,7 +38,7 @@ def bytes_of(text: Any) -> bytes:
     return binascii.a2b_base64(text)
 
 
-def _datetime(value: Any) -> dict[str, Any]:
+def _datetime(value: Any) -> Tagged:
     encoded = {TAG: "datetime", "v": value.isoformat()}
     zone = getattr(value.tzinfo, "key", None)
     if isinstance(zone, str):
@@ -44,22 +46,22 @@ def _datetime(value: Any) -> dict[str, Any]:
     return encoded
 
 
-def _path(value: Any) -> dict[str, Any]:
+def _path(value: Any) -> Tagged:
     return {TAG: "path", "v": str(value), "pure": not hasattr(value, "open")}
 
 
-def _fraction(value: Any) -> dict[str, Any]:
+def _fraction(value: Any) -> Tagged:
     parts = [hex(value.numerator), hex(value.denominator)]
     if max(map(len, parts)) > MAX_DIGITS:
         raise ValueError("the fraction has more than {:,} digits".format(MAX_DIGITS))
     return {TAG: "fraction", "v": parts}
 
 
-def _tagged(name: str, plain: Callable[[Any], Any]) -> Callable[[Any], dict[str, Any]]:
+def _tagged(name: str, plain: Callable[[Any], Any]) -> Callable[[Any], Tagged]:
     return lambda value: {TAG: name, "v": plain(value)}
 
 
-_ENCODERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+_ENCODERS: dict[str, Callable[[Any], Tagged]] = {
     "datetime.datetime": _datetime,
     "datetime.date": _tagged("date", lambda value: value.isoformat()),
     "datetime.time": _tagged("time", lambda value: value.isoformat()),
@@ -78,7 +80,7 @@ for _name in ("PosixPath", "PurePosixPath"):
         _ENCODERS[_module + "." + _name] = _path
 
 
-def _decode_datetime(value: dict[str, Any]) -> Any:
+def _decode_datetime(value: Tagged) -> Any:
     import datetime
 
     moment = datetime.datetime.fromisoformat(value["v"])
@@ -110,25 +112,25 @@ def _zones() -> frozenset[str]:
     return _known_zones[0]
 
 
-def _decode_time(value: dict[str, Any]) -> Any:
+def _decode_time(value: Tagged) -> Any:
     import datetime
 
     return getattr(datetime, value[TAG]).fromisoformat(value["v"])
 
 
-def _decode_timedelta(value: dict[str, Any]) -> Any:
+def _decode_timedelta(value: Tagged) -> Any:
     import datetime
 
     return datetime.timedelta(*value["v"])
 
 
-def _decode_decimal(value: dict[str, Any]) -> Any:
+def _decode_decimal(value: Tagged) -> Any:
     import decimal
 
     return decimal.Decimal(value["v"])
 
 
-def _decode_fraction(value: dict[str, Any]) -> Any:
+def _decode_fraction(value: Tagged) -> Any:
     import fractions
 
     above, below = value["v"]
@@ -137,20 +139,20 @@ def _decode_fraction(value: dict[str, Any]) -> Any:
     return fractions.Fraction(int(above, 16), int(below, 16))
 
 
-def _decode_uuid(value: dict[str, Any]) -> Any:
+def _decode_uuid(value: Tagged) -> Any:
     import uuid
 
     return uuid.UUID(value["v"])
 
 
-def _decode_path(value: dict[str, Any]) -> Any:
+def _decode_path(value: Tagged) -> Any:
     import pathlib
 
     kind = pathlib.PurePosixPath if value["pure"] else pathlib.Path
     return kind(value["v"])
 
 
-DECODERS: dict[str, Callable[[dict[str, Any]], Any]] = {
+DECODERS: dict[str, Callable[[Tagged], Any]] = {
     "datetime": _decode_datetime,
     "date": _decode_time,
     "time": _decode_time,

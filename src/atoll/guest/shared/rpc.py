@@ -79,17 +79,17 @@ _chunks = make_encoder(
 
 
 def request(ident: str, method: str, params: Message) -> bytes:
-    """A call that wants an answer."""
+    """Encode a call that expects an answer."""
     return encode({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
 
 
 def notification(method: str, params: Message) -> bytes:
-    """A message that wants none."""
+    """Encode a message that expects no answer."""
     return encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def result(ident: str, value: Any) -> bytes:
-    """The answer to the request `ident`."""
+    """Encode the answer to the request `ident`."""
     return encode({"jsonrpc": "2.0", "id": ident, "result": value})
 
 
@@ -102,7 +102,7 @@ def error(ident: str, code: int, message: str, data: Message | None = None) -> b
 
 
 def encode(message: Message) -> bytes:
-    """One message as one line of ASCII."""
+    """Encode a message as one line of ASCII."""
     line = "".join(_chunks(message, 0)).encode("ascii")
     if len(line) > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
@@ -116,7 +116,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """The message in a line, checked; ProtocolError if it is none."""
+    """Decode and check the message in a line; ProtocolError if it is not one."""
     check_structure(line)
     try:
         text = line.decode("ascii")
@@ -130,7 +130,7 @@ def decode(line: bytes) -> Message:
 
 
 def check_structure(line: bytes) -> None:
-    """Refuse too deep or too many values, told without parsing, in linear and little time."""
+    """Reject excess depth or size in linear time, before parsing."""
     if len(line) > LARGE:
         _check_large(line)
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH and line.count(b",") <= MAX_ITEMS:
@@ -159,7 +159,7 @@ def _check_large(line: bytes) -> None:
 
 
 def _outside_strings(line: bytes) -> bytes:
-    """What of a line is not in quotes; a regular expression would take seconds."""
+    """Return the parts of a line outside quotes; a regular expression would take seconds."""
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in line else line
     if bare.count(b'"') > 2 * MAX_ITEMS:
         raise ProtocolError("more than {:,} strings".format(MAX_ITEMS))
@@ -188,15 +188,11 @@ class LineBuffer:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._size = 0
-
-    @property
-    def size(self) -> int:
+        self.size = 0
         """How many bytes of a message have come that is not whole yet."""
-        return self._size
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that `data` completes, in order."""
+        """Return the messages that `data` completes, in order."""
         lines = data.split(b"\n")
         if len(lines) == 2 and not lines[1] and not self._parts and len(data) <= MAX_MESSAGE_BYTES:
             return [decode(lines[0])]  # as nearly always: one message, whole
@@ -204,13 +200,13 @@ class LineBuffer:
         for part in lines[:-1]:
             self._keep(part)
             messages.append(decode(b"".join(self._parts)))
-            self._parts, self._size = [], 0
+            self._parts, self.size = [], 0
         if lines[-1]:
             self._keep(lines[-1])
         return messages
 
     def _keep(self, part: bytes) -> None:
-        self._size += len(part)
-        if self._size > MAX_MESSAGE_BYTES:
+        self.size += len(part)
+        if self.size > MAX_MESSAGE_BYTES:
             raise ProtocolError("a message over {:,} bytes".format(MAX_MESSAGE_BYTES))
         self._parts.append(part)

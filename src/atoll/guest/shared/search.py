@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator
 
+    from .messages import Json
     from .workspace import Found, Place
 
     Find = Callable[[int], int]
@@ -38,7 +39,7 @@ def search(
     regex: bool,
     ignore_case: bool,
     max_results: int,
-) -> dict[str, Any]:
+) -> Json:
     """Lines with the pattern in them, in files below `path` that fit `glob`."""
     find, chosen = matcher(pattern, regex, ignore_case), chooser(glob)
     matches: list[list[Any]] = []
@@ -57,7 +58,7 @@ def search(
 
 
 def matcher(pattern: str, regex: bool, ignore_case: bool) -> Matcher:
-    """What finds it; ValueError if the pattern makes no sense."""
+    """Return a function that finds the pattern; ValueError if it is not valid."""
     check(pattern, regex)
     if regex or (ignore_case and not pattern.isascii()):
         return _expression(pattern if regex else re.escape(pattern), ignore_case)
@@ -109,7 +110,7 @@ def _expression(pattern: str, ignore_case: bool) -> Matcher:
 
 
 def _files(place: Place, path: str) -> Iterator[Found]:
-    """Nothing where there is no such folder."""
+    """Yield the files of a folder; none if it does not exist."""
     try:
         yield from place.walk(path)
     except (OSError, ValueError):
@@ -117,7 +118,7 @@ def _files(place: Place, path: str) -> Iterator[Found]:
 
 
 def _text_of(found: Found) -> bytes:
-    """Nothing of what is no text, too large, gone, or not ours to read."""
+    """Return a file's text; skip binary, oversized, vanished and unreadable files."""
     if found.info.st_size > texts.MAX_FILE_BYTES:
         return b""
     try:
@@ -134,7 +135,7 @@ def _text_of(found: Found) -> bytes:
 
 
 def _heads(data: bytes) -> tuple[bytes, bool]:
-    """The text without what goes over the longest line, and whether anything does."""
+    """Return the text with long lines cut, and whether any was."""
     at, longest = 0, texts.LONGEST_LINE
     while len(data) - at > longest:
         end = data.rfind(b"\n", at, at + longest + 1)
@@ -161,6 +162,6 @@ def matching_lines(find: Matcher, data: bytes, room: int) -> Iterator[tuple[int,
 
 
 def shown(line: bytes) -> str:
-    """A line as it is shown: one that is too long is cut."""
+    """Return a line for display; a long one is cut."""
     text = line[: 4 * MAX_LINE].decode("utf-8", "replace").rstrip("\r")
     return text if len(text) <= MAX_LINE else text[:MAX_LINE] + "…"

@@ -16,7 +16,7 @@ LONGEST_LINE = 16 << 20
 
 
 def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> bytes:
-    """A whole file: no more than it was when we looked, and nothing that is none."""
+    """Read a regular file, at most the size that it had when it was looked at."""
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):
@@ -45,12 +45,12 @@ def page_of(data: bytes, offset: int, limit: int) -> list[str]:
 
 
 def count_lines(data: bytes) -> int:
-    """A last one that is not ended counts."""
+    """Count lines; a last line without a newline counts."""
     return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
 def _line_start(data: bytes, at: int, lines: int) -> int:
-    """Where it goes on after so many lines."""
+    """Return the position after so many lines."""
     while lines > 0 and at < len(data):
         ends = data.count(b"\n", at, at + PASSED)
         if ends >= lines:
@@ -69,7 +69,7 @@ def check_lines(count: int) -> None:
 
 
 def lines_of(data: bytes) -> list[str]:
-    """The lines of a text, without their ends; a last one that is not ended counts."""
+    """Return the lines of a text without their newlines; a last line needs none."""
     lines = data.decode("utf-8", "replace").split("\n")
     if not lines[-1]:
         lines.pop()

@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
+    from .messages import Tagged
+
 MAX_DEPTH = 100
 MAX_ITEMS = 500_000
 MAX_BYTES = 24 << 20
@@ -168,7 +170,7 @@ class _Encoder:
         plain = _array_as_plain(value)
         return self.encode(plain, depth + 1) if plain is not value else self._opaque(value)
 
-    def _opaque(self, value: Any) -> dict[str, Any]:
+    def _opaque(self, value: Any) -> Tagged:
         if self._strict:
             raise UncrossableError(_refusal(type(value)))
         if isinstance(value, Opaque):
@@ -215,7 +217,7 @@ def _array_as_plain(value: Any) -> Any:
 
 
 def type_name(kind: type) -> str:
-    """A class's name as tracebacks show it: without the module for built-ins and own classes."""
+    """Return a class's name as tracebacks show it: without `builtins` and `__main__`."""
     module = kind.__module__
     return (
         kind.__qualname__
@@ -234,7 +236,7 @@ def short_repr(value: Any) -> str:
 
 
 def short_text(exc: BaseException) -> str:
-    """An exception's message, cut, and never raising."""
+    """Return an exception's message, cut to a limit; never raise."""
     try:
         return str(exc)[:MAX_MESSAGE]
     except Exception:
@@ -289,7 +291,7 @@ class _Decoder:
         except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as exc:
             raise ValueError("not an encoded value: {!r}".format(exc)) from None
 
-    def items(self, value: dict[str, Any]) -> list[Any]:
+    def items(self, value: Tagged) -> list[Any]:
         """Return the items of a container: of a list, since a range could be of any length."""
         if not isinstance(value["v"], list):
             raise TypeError("a container without a list")
@@ -302,7 +304,7 @@ class _Decoder:
             raise ValueError("too many arrays or columns: write them to a file")
 
 
-def _decode_dict(value: dict[str, Any], decoder: _Decoder) -> dict[Any, Any]:
+def _decode_dict(value: Tagged, decoder: _Decoder) -> dict[Any, Any]:
     pairs = [(decoder.decode(key), decoder.decode(item)) for key, item in value["v"]]
     _hashable([key for key, _ in pairs])
     return dict(pairs)
@@ -317,21 +319,21 @@ def _hashable(items: list[Any]) -> list[Any]:
     return items
 
 
-def _decode_array(value: dict[str, Any], decoder: _Decoder) -> Any:
+def _decode_array(value: Tagged, decoder: _Decoder) -> Any:
     decoder.spend(1)
     return arrays.decode_array(value)
 
 
-def _decode_scalar(value: dict[str, Any], decoder: _Decoder) -> Any:
+def _decode_scalar(value: Tagged, decoder: _Decoder) -> Any:
     decoder.spend(1)
     return arrays.decode_scalar(value, decoder.decode)
 
 
-def _decode_frame(value: dict[str, Any], decoder: _Decoder) -> Any:
+def _decode_frame(value: Tagged, decoder: _Decoder) -> Any:
     return arrays.decode_frame(value, decoder.decode, _hashable, decoder.spend)
 
 
-def _decode_opaque(value: dict[str, Any], _decoder: _Decoder) -> Opaque:
+def _decode_opaque(value: Tagged, _decoder: _Decoder) -> Opaque:
     why = str(value.get("why", NOT_PLAIN))[:MAX_MESSAGE]
     return Opaque(str(value["type"]), str(value["v"]), why)
 
@@ -364,7 +366,7 @@ _DECODERS.update({_tag: _alone(_one) for _tag, _one in kinds.DECODERS.items()})
 def forbid(*tags: str) -> None:
     """Refuse values of these kinds in this process from now on."""
 
-    def refuse(value: dict[str, Any], _decoder: _Decoder) -> Any:
+    def refuse(value: Tagged, _decoder: _Decoder) -> Any:
         raise ValueError("this sandbox takes no value of the kind {!r}".format(value[TAG]))
 
     _DECODERS.update(dict.fromkeys(tags, refuse))

@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Iterator, Protocol
 
+    from .messages import Json
+
     class Found(Protocol):
         """Something that a walk came by."""
 
@@ -27,26 +29,26 @@ if TYPE_CHECKING:
         """Whether it is a folder that the walk does not enter."""
 
         def open(self) -> int:
-            """A descriptor to read it by."""
+            """Open it for reading."""
             ...
 
     class Place(Protocol):
         """Where files are. Every method raises OSError; no link leads out of it."""
 
         def open(self, path: str) -> int:
-            """A descriptor of something that is there, to read it by."""
+            """Open an existing file for reading."""
             ...
 
         def is_link(self, path: str) -> bool:
-            """Whether it is a link itself."""
+            """Return whether the path is a symbolic link."""
             ...
 
         def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
-            """What is in a folder, links not followed."""
+            """List a folder; links are not followed."""
             ...
 
         def walk(self, path: str) -> Iterator[Found]:
-            """Files and folders below a folder, each folder's in order; links are not followed."""
+            """Yield files and folders below a folder in order; links are not followed."""
             ...
 
         def store(self, path: str, data: bytes, *, fresh: bool) -> None:
@@ -74,9 +76,10 @@ MAX_FOUND = 10_000
 MAX_MATCHES = 1_000
 LINES = 2_000
 EMPTY = "System reminder: File exists but has empty contents"
-NOT_FOUND, DENIED, IS_FOLDER, INVALID = (
-    "file_not_found", "permission_denied", "is_directory", "invalid_path",
-)  # fmt: skip
+NOT_FOUND = "file_not_found"
+DENIED = "permission_denied"
+IS_FOLDER = "is_directory"
+INVALID = "invalid_path"
 TOO_LARGE, NO_SPACE, FAILED, EXISTS = "too_large", "no_space", "io_error", "file_exists"
 _CODES = {
     errno.ENOENT: NOT_FOUND,
@@ -116,12 +119,12 @@ class Workspace:
     def __init__(
         self,
         place: Place,
-        searcher: Callable[..., dict[str, Any]] = search.search,
+        searcher: Callable[..., Json] = search.search,
         most: int = MAX_FILE_BYTES,
     ) -> None:
         """`searcher` carries out `grep`; `most` is what a file may have that is read as a whole."""
         self._place, self._search, self._most = place, searcher, most
-        self._operations: dict[str, Callable[..., dict[str, Any]]] = {
+        self._operations: dict[str, Callable[..., Json]] = {
             "ls": self.ls,
             "read": self.read,
             "read_raw": self.read_raw,
@@ -137,12 +140,12 @@ class Workspace:
             "mkdir": self.mkdir,
         }
 
-    def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+    def run(self, operation: str, params: Json) -> Json:
         """Carry one out."""
         return self._operations[operation](**params)
 
-    def ls(self, path: str) -> dict[str, Any]:
-        """What is in a folder; nothing if there is no such folder."""
+    def ls(self, path: str) -> Json:
+        """List a folder; an empty list if it does not exist."""
         try:
             entries = self._place.entries(path)
         except (OSError, ValueError):
@@ -150,7 +153,7 @@ class Workspace:
         rows = [_entry(name, info) for name, info in sorted(entries)[:MAX_FOUND]]
         return {"entries": rows, "truncated": len(entries) > MAX_FOUND}
 
-    def read(self, path: str, offset: int, limit: int) -> dict[str, Any]:
+    def read(self, path: str, offset: int, limit: int) -> Json:
         """Some lines of a text, numbered; or why not."""
         try:
             data, _ = self._load(path)
@@ -162,8 +165,8 @@ class Workspace:
             return {"text": EMPTY}
         return page(path, page_of(data, offset, limit), offset, total)
 
-    def read_raw(self, path: str) -> dict[str, Any]:
-        """A text's lines, and its times."""
+    def read_raw(self, path: str) -> Json:
+        """Return a text's lines and its times."""
         try:
             data, info = self._load(path)
             check_lines(count_lines(data))
@@ -172,8 +175,8 @@ class Workspace:
         lines = data.decode("utf-8", "replace").split("\n")
         return {"content": lines, "created": info.st_ctime, "modified": info.st_mtime}
 
-    def write(self, path: str, content: str) -> dict[str, Any]:
-        """A new text; one that is there already stays as it is."""
+    def write(self, path: str, content: str) -> Json:
+        """Write a new text file; an existing file is not changed."""
         try:
             self._place.store(path, content.encode("utf-8", "surrogateescape"), fresh=True)
         except (OSError, ValueError) as exc:
@@ -184,7 +187,7 @@ class Workspace:
             return {"error": text, "code": code_of(exc)}
         return {"path": path}
 
-    def edit(self, path: str, old: str, new: str, replace_all: bool) -> dict[str, Any]:
+    def edit(self, path: str, old: str, new: str, replace_all: bool) -> Json:
         """Put `new` in the place of `old`, which must be there, and once unless `replace_all`."""
         try:
             if self._place.is_link(path):
@@ -198,8 +201,8 @@ class Workspace:
             return {"error": _failed(path, "edited", exc), "code": code_of(exc)}
         return {"path": path, "occurrences": count}
 
-    def glob(self, pattern: str, path: str) -> dict[str, Any]:
-        """Files and folders whose path fits."""
+    def glob(self, pattern: str, path: str) -> Json:
+        """Return the files and folders whose paths match."""
         fits = globs.Glob(pattern).matches
         entries: list[list[Any]] = []
         cut = False
@@ -221,48 +224,48 @@ class Workspace:
         regex: bool,
         ignore_case: bool,
         max_results: int,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Lines of texts that have the pattern in them; files of another kind are left out."""
         options = {"glob": glob, "regex": regex, "ignore_case": ignore_case}
         most = min(max_results, MAX_FOUND)
         return self._search(self._place, pattern, path, max_results=most, **options)
 
-    def upload(self, path: str, data: bytes) -> dict[str, Any]:
-        """A file of these bytes, whatever was there."""
+    def upload(self, path: str, data: bytes) -> Json:
+        """Write bytes to a file; replace an existing one."""
         try:
             self._place.store(path, data, fresh=False)
         except (OSError, ValueError) as exc:
             return _refused(exc)
         return {}
 
-    def download(self, path: str) -> dict[str, Any]:
-        """A file's bytes."""
+    def download(self, path: str) -> Json:
+        """Return a file's bytes."""
         try:
             return {"data": self._load(path)[0]}
         except (OSError, ValueError) as exc:
             return _refused(exc)
 
-    def stat(self, path: str) -> dict[str, Any]:
+    def stat(self, path: str) -> Json:
         """Describe a file, folder or link."""
         try:
             return {"entry": _entry(path, self._place.stat(path))}
         except (OSError, ValueError) as exc:
             return _refused(exc)
 
-    def delete(self, path: str, recursive: bool) -> dict[str, Any]:
+    def delete(self, path: str, recursive: bool) -> Json:
         """Delete a file or link, or a folder with all it holds if `recursive`."""
         return _attempt(lambda: self._place.delete(path, recursive=recursive))
 
-    def move(self, path: str, target: str, overwrite: bool) -> dict[str, Any]:
+    def move(self, path: str, target: str, overwrite: bool) -> Json:
         """Rename a file, folder or link."""
         return _attempt(lambda: self._place.move(path, target, overwrite=overwrite))
 
-    def mkdir(self, path: str) -> dict[str, Any]:
+    def mkdir(self, path: str) -> Json:
         """Make a folder and its parents."""
         return _attempt(lambda: self._place.mkdir(path))
 
     def _walk(self, path: str) -> Iterator[Found]:
-        """Nothing where there is no such folder."""
+        """Yield the files of a folder; none if it does not exist."""
         try:
             yield from self._place.walk(path)
         except (OSError, ValueError):
@@ -277,7 +280,7 @@ class Workspace:
             os.close(fd)
 
 
-def _attempt(work: Callable[[], None]) -> dict[str, Any]:
+def _attempt(work: Callable[[], None]) -> Json:
     try:
         work()
     except (OSError, ValueError) as exc:
@@ -285,33 +288,33 @@ def _attempt(work: Callable[[], None]) -> dict[str, Any]:
     return {}
 
 
-def _refused(exc: Exception) -> dict[str, Any]:
+def _refused(exc: Exception) -> Json:
     return {"error": code_of(exc), "reason": words(exc)}
 
 
 def _failed(path: str, done: str, exc: Exception) -> str:
-    """What a model reads of a file that could not be read, or edited."""
+    """Return the error text for a file that could not be read or edited."""
     if code_of(exc) == NOT_FOUND:
         return "Error: File '{}' not found".format(path)
     return "Error: File '{}' cannot be {}: {}".format(path, done, words(exc))
 
 
 def code_of(exc: Exception) -> str:
-    """One word for what went wrong."""
+    """Return the error code of an exception."""
     if isinstance(exc, OSError):
         return _CODES.get(exc.errno or 0, FAILED)
     return INVALID
 
 
 def words(exc: Exception) -> str:
-    """What went wrong, for a reader."""
+    """Return the error text of an exception."""
     if isinstance(exc, UnicodeEncodeError):
         return "it has a character that UTF-8 cannot hold, half of a surrogate pair"
     known = _WORDS_BY_ERRNO.get(getattr(exc, "errno", None) or 0) or _WORDS.get(code_of(exc))
     return known or getattr(exc, "strerror", None) or str(exc)
 
 
-def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:
+def page(path: str, lines: list[str], offset: int, total: int) -> Json:
     """Lines of a text with their numbers; or that there are none so far on."""
     if offset >= total:
         text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
@@ -329,7 +332,7 @@ class _NotEditedError(Exception):
 
 
 def _edited(data: bytes, old: str, new: str, replace_all: bool, most: int) -> tuple[bytes, int]:
-    """The new text, and how often `old` was in it."""
+    """Return the new text, and how often `old` was replaced."""
     if not old:
         raise _NotEditedError("The string to replace is empty")
     before, after = _as_in_file(data, old, new)

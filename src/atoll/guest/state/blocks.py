@@ -46,7 +46,7 @@ class Writer:
         self.stored = 0
 
     def write(self, tag: bytes, name: bytes = b"", data: Buffer = b"") -> None:
-        """One block."""
+        """Write one block."""
         view = memoryview(data)
         codec, packed = self._pack(view)
         sizes = len(name).to_bytes(4, "little") + view.nbytes.to_bytes(8, "little")
@@ -70,7 +70,7 @@ class Writer:
 
 
 def read(stream: Stream, cap: int) -> Iterator[tuple[bytes, bytes, bytearray]]:
-    """The blocks that a Writer wrote; ValueError if they are more than `cap` bytes."""
+    """Yield the blocks that a Writer wrote; ValueError if they exceed `cap` bytes."""
     budget = Budget(cap)
     while True:
         head = _exactly(stream, HEADER_BYTES)
@@ -110,7 +110,7 @@ def _compressor() -> tuple[int, Any]:
 
 
 def _unpack(codec: int, data: bytearray, size: int) -> bytearray:
-    """The bytes, which may be written to as arrays are made of them; never more than `size`."""
+    """Return at most `size` bytes, writable, since arrays are made of them."""
     if codec == RAW:
         return data
     if codec == ZLIB:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from ..core.preloaded import Preloaded
+    from ..shared.messages import Names
     from .blocks import Budget
 
 TAGS = MANIFEST, PICKLE, BUFFER = b"M", b"P", b"B"
@@ -32,7 +33,7 @@ class Dump:
     def __init__(
         self,
         module: ModuleType,
-        offered: dict[str, Any],
+        offered: Names,
         preloaded: Preloaded,
         library: Any,
         *,
@@ -43,7 +44,7 @@ class Dump:
         self._offered, self._library = offered, library
         self._preloaded = preloaded
         self._given, self._whole = given, whole
-        self._others: dict[str, Any] = {}
+        self._others: Names = {}
         self._carried: set[str] = set()
         self._session = pickler.Session(module, offered)
         self._namespace = {n: v for n, v in dict(vars(module)).items() if type(n) is str}
@@ -52,7 +53,7 @@ class Dump:
         found = {name: _module_name(value) for name, value in self._namespace.items()}
         self._modules = {n: known for n, known in found.items() if known and self._may_travel(n)}
 
-    def make(self, budget: Budget, others: dict[str, Any] | None = None) -> None:
+    def make(self, budget: Budget, others: Names | None = None) -> None:
         """Pickle all that can be; `others` are facts that go with it."""
         self._others = others or {}
         before = budget.used
@@ -75,7 +76,7 @@ class Dump:
             self.make(budget)
 
     def write(self, writer: blocks.Writer) -> None:
-        """As blocks."""
+        """Write the variables as blocks."""
         writer.write(MANIFEST, data=self._manifest())
         writer.write(PICKLE, data=self._sink.data)
         for view in self._sink.buffers:

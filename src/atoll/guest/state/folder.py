@@ -105,7 +105,7 @@ def put(root: str, tag: bytes, name: bytes, data: Buffer) -> None:
 
 
 def stays_inside(path: str, target: str) -> bool:
-    """Whether `target`, seen from `path`, is in the folder; decided by the names alone."""
+    """Return whether `target`, relative to `path`, is in the folder, by its name alone."""
     if os.path.isabs(target):
         return False
     end = os.path.normpath(os.path.join(os.path.dirname(path), target))

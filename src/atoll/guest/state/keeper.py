@@ -7,7 +7,7 @@ import sys
 
 from ..core.hidden import HiddenPackage
 from ..shared import values
-from . import blocks, dump, folder, leftovers, pickler, unpickler
+from . import blocks, dump, folder, leftovers, pickler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..core.ports import Stream
     from ..core.preloaded import Preloaded
+    from ..shared.messages import Json, Names
 
 LARGEST = 5
 MAX_LEFT_OUT = 1_000
@@ -26,9 +27,7 @@ NOT_SAVED = "it is not saved"
 class Keeper:
     """Saves and restores the session whose namespace is that of `module`."""
 
-    def __init__(
-        self, module: ModuleType, root: str, offered: dict[str, Any], preloaded: Preloaded
-    ) -> None:
+    def __init__(self, module: ModuleType, root: str, offered: Names, preloaded: Preloaded) -> None:
         self._module, self._root = module, root
         self._offered, self._preloaded = offered, preloaded
         self._cloudpickle = HiddenPackage("cloudpickle")
@@ -40,14 +39,14 @@ class Keeper:
         """What lay outside of the working folder when the session started."""
         self.clones: list[int] = []
         """Processes that are live clones of this one."""
-        self.settings: dict[str, Any] = {}
+        self.settings: Json = {}
         """Settings of the interpreter that the session started with."""
         self.tasks: Callable[[], int] = lambda: 0
         """Returns how many tasks of cells wait for the next one that awaits."""
 
     def save(
         self, stream: Stream, max_bytes: int, cloudpickle: str, with_files: bool, whole: bool
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Write the state to `stream`, and return what the host is told of it.
 
         `whole`: the session is to go on from it as if nothing had happened. So private names, a
@@ -93,7 +92,7 @@ class Keeper:
         writer.write(blocks.END)
         return variables.left_out
 
-    def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> dict[str, Any]:
+    def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> Json:
         """Read a state from `stream` into the namespace and the folder."""
         sys.modules["__main__"] = self._module
         parts: dict[bytes, list[bytearray]] = {tag: [] for tag in dump.TAGS}
@@ -104,10 +103,10 @@ class Keeper:
                 parts[tag].append(data)
         with self._cloudpickle:
             (manifest,), (pickled,), buffers = (parts[tag] for tag in dump.TAGS)
-            facts = unpickler.make(manifest, [], cloudpickle).load()
+            facts = pickler.make_unpickler(manifest, [], cloudpickle).load()
             self._import(facts["modules"])
             self._preloaded.restore(facts, self._offered)
-            variables = unpickler.make(pickled, buffers, cloudpickle)
+            variables = pickler.make_unpickler(pickled, buffers, cloudpickle)
             for name in facts["names"]:
                 vars(self._module)[name] = _load(variables, name)
         _restore_others(facts)
@@ -117,7 +116,7 @@ class Keeper:
         found = self._module, self._offered, self._preloaded
         return dump.Dump(*found, library, given=given, whole=whole)
 
-    def _others(self) -> dict[str, Any]:
+    def _others(self) -> Json:
         """Return what a session has besides variables and files, as far as it can be saved."""
         changed = leftovers.changed_environment(self.environment)
         here = leftovers.current_folder(self._root)
@@ -139,7 +138,7 @@ def _load(stream: Any, name: str) -> Any:
         raise ValueError("variable {!r}: {}: {}".format(name, kind, text)) from None
 
 
-def _named(others: dict[str, Any]) -> dict[str, str]:
+def _named(others: Json) -> dict[str, str]:
     """Return what of `others` a state without them lacks, each with the reason."""
     found = {"environment " + name: NOT_SAVED for name in others["environment"]}
     found.update((name, NOT_SAVED) for name in others["settings"])
@@ -148,7 +147,7 @@ def _named(others: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _restore_others(facts: dict[str, Any]) -> None:
+def _restore_others(facts: Json) -> None:
     for name, value in facts.get("environment", {}).items():
         if value is None:
             os.environ.pop(name, None)

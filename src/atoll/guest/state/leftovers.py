@@ -11,7 +11,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator
+    from typing import Iterator
+
+    from ..shared.messages import Json
 
 ELSEWHERE = ("/tmp", "/home/guest", "/dev/shm")  # noqa: S108 - the guest's own
 _READERS = {"random": "getstate", "numpy.random": "get_state"}
@@ -37,22 +39,22 @@ def current_folder(root: str) -> str | None:
     return None if os.path.realpath(here) == os.path.realpath(root) else here
 
 
-def generators() -> dict[str, Any]:
+def generators() -> Json:
     """Return the states of the random generators of modules that were imported."""
     found = {name: sys.modules[name] for name in ("random", "numpy.random") if name in sys.modules}
     return {name: getattr(module, _READERS[name])() for name, module in found.items()}
 
 
-def restore_generators(states: dict[str, Any]) -> None:
+def restore_generators(states: Json) -> None:
     """Have the generators go on from these states."""
     for name, state in states.items():
         __import__(name)
         getattr(sys.modules[name], _READERS[name].replace("get", "set"))(state)
 
 
-def settings() -> dict[str, Any]:
+def settings() -> Json:
     """Return the settings of the interpreter that a state holds, by their names."""
-    found: dict[str, Any] = {
+    found: Json = {
         "sys.path": list(sys.path),
         "sys.argv": list(sys.argv),
         "recursion limit": sys.getrecursionlimit(),
@@ -63,7 +65,7 @@ def settings() -> dict[str, Any]:
     return found
 
 
-def restore_settings(found: dict[str, Any]) -> None:
+def restore_settings(found: Json) -> None:
     """Set these again."""
     for name, values in (("sys.path", sys.path), ("sys.argv", sys.argv)):
         values[:] = found.get(name, values)
@@ -107,7 +109,7 @@ def own_modules(root: str, before: set[str]) -> dict[str, str]:
 
 
 def _handled() -> Iterator[int]:
-    """The signals that guest code handles, but for the one that interrupts a cell."""
+    """Return the signals that guest code handles, except the one that interrupts a cell."""
     try:
         import _signal  # type: ignore[import-not-found]
 
@@ -162,7 +164,7 @@ def _threads() -> int:
 
 
 def _children() -> Iterator[int]:
-    """The processes that this one has started and not waited for; none where nobody can tell."""
+    """Return the child processes that were not waited for; none if /proc cannot be read."""
     try:
         tasks = os.listdir("/proc/self/task")
     except OSError:
@@ -174,7 +176,7 @@ def _children() -> Iterator[int]:
 
 
 def _own_processes() -> Iterator[str]:
-    """The same, where /proc does not list children, as in gVisor: those that name this parent."""
+    """Return the child processes by their parent's pid: gVisor's /proc lists no children."""
     own = str(os.getpid())
     for pid in filter(str.isdigit, os.listdir("/proc")):
         facts = (_read("/proc/{}/stat".format(pid)) or "").rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""How a session's values are pickled: cloudpickle, with functions that stay part of the session.
+"""How a session's values are pickled and loaded: cloudpickle, with functions of the session.
 
 Where the host has no cloudpickle, the standard library pickles all but the session's own functions
 and classes.
@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any, Callable
+
+    from ..shared.messages import Names
 
 PROTOCOL = 5
 MISSING = "-"
@@ -93,7 +95,7 @@ class SessionRules:
     may_travel: Callable[[str], bool]
 
     def reducer_override(self, obj: Any) -> Any:
-        """How an object is pickled, as the C pickler asks for all but the plainest ones."""
+        """Return how to pickle an object; the C pickler asks for all but basic types."""
         if obj is self.session:
             return vars, (self.session.module,)
         if id(obj) in self.session.offered_ids:
@@ -112,7 +114,7 @@ class SessionRules:
         return reduced
 
     def _of_session(self, reduced: Any) -> Any:
-        """With the session's namespace for globals, and those it uses as far as they travel."""
+        """Rebuild a function with the session's namespace as its globals."""
         if reduced is NotImplemented:  # it is a module's too, and goes by name
             return reduced
         make, (code, _, *rest), (state, slots), *others = reduced
@@ -124,7 +126,7 @@ class SessionRules:
 class Session:
     """The namespace that functions belong to, and what the host offers to every session."""
 
-    def __init__(self, module: ModuleType, offered: dict[str, Any]) -> None:
+    def __init__(self, module: ModuleType, offered: Names) -> None:
         self.module = module
         self.offered_ids = {id(value): name for name, value in offered.items()}
 
@@ -146,8 +148,24 @@ def _newobj() -> Any:
 
 
 def _has_own_init(kind: Any) -> bool:
-    """Whether an exception's class is written in Python: it need not take what is in `args`."""
+    """Return whether an exception's class is written in Python: it may not take `args`."""
     return kind.__reduce__ is BaseException.__reduce__ and type(kind.__init__) is _FUNCTION
 
 
 _FUNCTION = type(make)
+
+
+def make_unpickler(data: bytearray, buffers: list[bytearray], cloudpickle: str) -> Any:
+    """Return the C unpickler of `data`, whatever guest code did to the module `pickle`.
+
+    cloudpickle is costly to import, so that waits until a value needs it: a function, a class.
+    """
+    import _pickle
+
+    class SessionUnpickler(_pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if module.split(".", maxsplit=1)[0] == "cloudpickle":
+                load_cloudpickle(cloudpickle)
+            return super().find_class(module, name)
+
+    return SessionUnpickler(io.BytesIO(data), buffers=buffers)

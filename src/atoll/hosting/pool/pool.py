@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2
-MOST_WARM_POOLS = 16
-MOST_KINDS = 1000
-MOST_ENVIRONMENTS = 4
+MAX_WARM_POOLS = 16
+MAX_KINDS = 1000
+MAX_ENVIRONMENTS = 4
 """Environments of packages by name whose zygotes are kept warm."""
-MOST_ENDING = 8
+MAX_ENDING = 8
 """Guests of `Pool.run` that are being ended; the next run waits for one of them."""
 
 Kind = tuple[str, "Limits"]
@@ -116,7 +116,7 @@ class Pool:
         return None
 
     def tier(self, config: SandboxConfig, code: str | None = None) -> str:
-        """The tier to use: the one asked for, or the default, or what the code wants.
+        """Return the tier to use: the one asked for, the default, or what the code needs.
 
         It has at least what the session had from which the state in `config` was saved. Where
         the code is known and its tier is not warm yet, a larger one that is will do. Code that
@@ -168,7 +168,7 @@ class Pool:
             found.python = replace(self.python, packages=environment.site)
             found._packages = hold.again()
         self._environments[environment.hash] = found
-        while len(self._environments) > MOST_ENVIRONMENTS:
+        while len(self._environments) > MAX_ENVIRONMENTS:
             self._retire(self._environments.pop(next(iter(self._environments))))
         return found
 
@@ -177,7 +177,9 @@ class Pool:
         ending = asyncio.ensure_future(pool.wind_down())
         self._winding_down.add(ending)
         ending.add_done_callback(self._winding_down.discard)
-        self._retired = [one for one in self._retired if not one.release_if_over()] + [pool]
+        self._retired = [retired for retired in self._retired if not retired.release_if_over()] + [
+            pool
+        ]
 
     async def wind_down(self) -> None:
         """End parked guests now, and each zygote with its last guest."""
@@ -188,7 +190,7 @@ class Pool:
 
     def release_if_over(self) -> bool:
         """Return whether nothing of the pool is left; its packages are not in use any more then."""
-        over = all(one.over for one in self._zygote_clients.values())
+        over = all(client.over for client in self._zygote_clients.values())
         if over and self._packages is not None:
             self._packages.close()
         return over
@@ -224,7 +226,7 @@ class Pool:
             task.add_done_callback(self._ending.discard)
             if wait_for_end:
                 await asyncio.wait({task})
-            while len(self._ending) > MOST_ENDING:
+            while len(self._ending) > MAX_ENDING:
                 await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 
     async def warm(self, *names: str) -> None:
@@ -243,10 +245,10 @@ class Pool:
         kind = (tier, limits)
         if kind in self._warm_pools:
             return await self._warm_pools[kind].take()
-        if len(self._asked) > MOST_KINDS:
+        if len(self._asked) > MAX_KINDS:
             self._asked.clear()
         self._asked[kind] += 1
-        if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._warm_pools) < MOST_WARM_POOLS:
+        if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._warm_pools) < MAX_WARM_POOLS:
             return await self._warm_pool(kind).take()
         return await self._new_warm_pool(kind, 0, 1).take()
 
@@ -254,16 +256,16 @@ class Pool:
         """Return for each tier: its zygote's start time, what it lacks, its guests so far."""
         return {
             name: {
-                "warm_seconds": one.warm_seconds,
-                "missing": one.missing,
-                "restarts": one.restarts,
+                "warm_seconds": client.warm_seconds,
+                "missing": client.missing,
+                "restarts": client.restarts,
                 "taken_parked": self._takes[name, True],
                 "taken_new": self._takes[name, False],
                 "parked": sum(
                     s.parked for (tier, _), s in self._warm_pools.items() if tier == name
                 ),
             }
-            for name, one in self._zygote_clients.items()
+            for name, client in self._zygote_clients.items()
         } | {
             f"{name}, packages {identity[:12]}": facts
             for identity, pool in self._environments.items()
@@ -274,13 +276,13 @@ class Pool:
         """End every zygote and every guest."""
         pools = [*self._environments.values(), *self._retired]
         self._environments, self._retired = {}, []
-        await asyncio.gather(*self._winding_down, *(one.close() for one in pools))
+        await asyncio.gather(*self._winding_down, *(pool.close() for pool in pools))
         warming = list(self._warming.values())
         for task in warming:
             task.cancel()
         await asyncio.gather(*warming, *self._ending, return_exceptions=True)
         await asyncio.gather(*(warm_pool.close() for warm_pool in self._warm_pools.values()))
-        await asyncio.gather(*(one.close() for one in self._zygote_clients.values()))
+        await asyncio.gather(*(client.close() for client in self._zygote_clients.values()))
         self._warm_pools.clear()
         self._zygote_clients.clear()
         if self._packages is not None:

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.backends.native import NativePythonSandbox
+from atoll.backends.native.sandbox import NativeLauncher, NativePythonSandbox
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
 from atoll.hosting.pool.clone import clone
 from atoll.launch.guest_handle import limits_of
@@ -25,7 +25,50 @@ if TYPE_CHECKING:
 
 SMALL_CONTEXT = 64 << 20
 """Up to here a context fits into what every guest may map anyway."""
-MOST_CHECKPOINTS = 64
+MAX_CHECKPOINTS = 64
+
+
+class PooledLauncher(NativeLauncher):
+    """Takes guests from a pool, and clones them."""
+
+    def __init__(self, config: SandboxConfig, pool: Pool, tier: str | None = None) -> None:
+        super().__init__(config)
+        self.pool = pool
+        self.tier = tier or pool.tier(config)
+        self.waits_for_handshake = True
+        """Whether a guest has answered its handshake before it is used."""
+
+    async def prepare(self) -> Isolation:
+        """Prepare as usual; guests with packages by name have a pool of their own."""
+        await super().prepare()
+        if self.packages.hold is not None:
+            self.pool = self.pool.with_packages(self.packages.hold)
+        return self.level
+
+    async def launch(
+        self, config: SandboxConfig, context: Any, shared: Context | None
+    ) -> RunningGuest:
+        """Take a guest from the pool; start one where no zygote can serve."""
+        if self.level < Isolation.JAILED:
+            self.cold_start = f"the sandbox is only {self.level}"
+        else:
+            self.cold_start = self.pool.why_cold(config)
+        if self.cold_start is not None:
+            return await super().launch(config, context, shared)
+        size = shared.size if shared else 0
+        limits = limits_of(config.policy, size if size > SMALL_CONTEXT else 0)
+        handle = await self.pool.take(self.tier, limits)
+        wait = self.waits_for_handshake or size > SMALL_CONTEXT
+        return await handshake(handle, config, context, shared, env=config.policy.env, wait=wait)
+
+    @property
+    def preloaded(self) -> str | None:
+        """The tier of the zygote."""
+        return None if self.cold_start else self.tier
+
+    def adopt(self, other: PooledLauncher) -> None:
+        """Take over what another launcher has found: for a clone of its guest."""
+        self.level, self.python, self.packages = other.level, other.python, other.packages.again()
 
 
 class PooledSandbox(NativePythonSandbox):
@@ -34,19 +77,15 @@ class PooledSandbox(NativePythonSandbox):
     capabilities: ClassVar[frozenset[Capability]] = NativePythonSandbox.capabilities | {
         Capability.FORK
     }
+    _launcher: PooledLauncher
 
     def __init__(self, config: SandboxConfig, pool: Pool, tier: str | None = None) -> None:
-        super().__init__(config)
-        self._pool = pool
-        self._tier = tier or pool.tier(config)
+        super().__init__(config, PooledLauncher(config, pool, tier))
         self._marks: dict[str, RunningGuest] = {}
-        self._waits_for_handshake = True
-        self.cold_start: str | None = None
-        """Why the guest was started instead of forked off a zygote; None if it was forked."""
 
     async def run(self, code: str, timeout_ms: float | None = None) -> SandboxResult:
         """Start a guest and run one cell in it; the handshake and the cell are sent together."""
-        self._waits_for_handshake = self._config.state is not None
+        self._launcher.waits_for_handshake = self._config.state is not None
         try:
             await self.initialize(self._config.context)
             guest = self._guest
@@ -55,7 +94,7 @@ class PooledSandbox(NativePythonSandbox):
             if guest is not None:
                 await guest.confirm()
         finally:
-            self._waits_for_handshake = True
+            self._launcher.waits_for_handshake = True
         return result
 
     async def fork(self) -> PooledSandbox:
@@ -71,8 +110,8 @@ class PooledSandbox(NativePythonSandbox):
     async def checkpoint(self) -> str:
         """Keep an idle clone to roll back to, and return its mark."""
         async with self._turn:
-            if len(self._marks) >= MOST_CHECKPOINTS:
-                raise ConfigError(f"{MOST_CHECKPOINTS} checkpoints are kept already: none is free")
+            if len(self._marks) >= MAX_CHECKPOINTS:
+                raise ConfigError(f"{MAX_CHECKPOINTS} checkpoints are kept already: none is free")
             mark = secrets.token_hex(8)
             self._marks[mark] = await self._clone_of(await self._ensure())
         return mark
@@ -88,7 +127,7 @@ class PooledSandbox(NativePythonSandbox):
                 raise SandboxLostError(f"checkpoint {mark!r} was ended from outside")
             guest = await self._clone_of(self._marks[mark])
             # At once: if the caller is cancelled while the old guest ends, the new one is not lost.
-            (old, self._guest), self._untouched = (self._guest, guest), False
+            (old, self._guest), self._never_used = (self._guest, guest), False
             if old is not None:
                 await old.close()
             if self._tools_changed:  # perhaps since the checkpoint
@@ -106,28 +145,6 @@ class PooledSandbox(NativePythonSandbox):
             marks, self._marks = self._marks, {}
             await asyncio.gather(*(kept.close() for kept in marks.values()))
 
-    async def _prepare(self) -> Isolation:
-        level = await super()._prepare()
-        if self._packages is not None:
-            self._pool = self._pool.with_packages(self._packages)
-        return level
-
-    async def _launch(self) -> RunningGuest:
-        self.cold_start = self._why_cold()
-        if self.cold_start is not None:
-            return await super()._launch()
-        size = self._shared.size if self._shared else 0
-        limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
-        handle = await self._pool.take(self._tier, limits)
-        return await handshake(
-            handle,
-            self._config,
-            self._context,
-            self._shared,
-            env=self.policy.env,
-            wait=self._waits_for_handshake or size > SMALL_CONTEXT,
-        )
-
     async def _clone_of(
         self, guest: RunningGuest, config: SandboxConfig | None = None
     ) -> RunningGuest:
@@ -135,26 +152,14 @@ class PooledSandbox(NativePythonSandbox):
             raise UnsupportedError(self.backend, f"fork a session that started cold: {why}")
         return await clone(guest, config or self._config, self._context, self._shared)
 
-    def _preloaded(self) -> str | None:
-        return None if self.cold_start else self._tier
-
-    def _why_cold(self) -> str | None:
-        if self._level < Isolation.JAILED:
-            return f"the sandbox is only {self._level}"
-        return self._pool.why_cold(self._config)
-
-    def _facts(self) -> dict[str, Any]:
-        return {**super()._facts(), "cold_start": self.cold_start}
-
     def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> PooledSandbox:
-        """Another sandbox like this one, around the clone."""
-        twin = PooledSandbox(config, self._pool, self._tier)
+        """Return another sandbox like this one, around the clone."""
+        twin = PooledSandbox(config, self._launcher.pool, self._launcher.tier)
+        twin._launcher.adopt(self._launcher)
         twin._guest, twin._open, twin._level = guest, True, self._level
-        twin._python = self._python
-        twin._packages = None if self._packages is None else self._packages.again()
         twin._context = self._context
         twin._shared = config.context if isinstance(config.context, Context) else self._shared
         # What the guest had not been asked or told yet goes for its clone as well.
-        twin._found_dead, twin._changed = self._found_dead, self._changed
+        twin._report_state_lost, twin._changed = self._report_state_lost, self._changed
         twin._tools_changed = self._tools_changed
         return twin

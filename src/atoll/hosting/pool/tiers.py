@@ -34,7 +34,7 @@ PACKAGES = "packages"
 MAKERS = frozenset({"exec", "eval", "globals", "locals", "vars"})
 """Functions by which code uses names that do not stand in it."""
 
-MOST_READ = 20_000
+MAX_READ = 20_000
 """Characters of code that are read to choose a tier: longer code is not parsed for that."""
 
 Tiers = Mapping[str, tuple[str, ...]]
@@ -56,7 +56,7 @@ def with_packages(tiers: Tiers, modules: Iterable[str]) -> Tiers:
 
 
 def choose(code: str, tiers: Tiers = TIERS) -> str:
-    """The smallest tier that has imported what the code uses; the first if it uses nothing."""
+    """Return the smallest tier that has imported what the code uses."""
     known = frozenset().union(*map(_offered, tiers.values()))
     wanted = _used(code) & known
     return next((name for name in tiers if wanted <= _offered(tiers[name])), largest(tiers))
@@ -68,7 +68,7 @@ def makes_code(code: str) -> bool:
 
 
 def largest(tiers: Tiers) -> str:
-    """The last tier's name."""
+    """Return the last tier's name."""
     return list(tiers)[-1]
 
 
@@ -105,10 +105,10 @@ def _used(code: str) -> frozenset[str]:
     Nothing if it does not parse. Code that is too long to be read may make code, as far as is
     known.
     """
-    return _read(code) if len(code) <= MOST_READ else MAKERS
+    return _read(code) if len(code) <= MAX_READ else MAKERS
 
 
-@lru_cache(maxsize=256)  # at most MOST_READ characters each
+@lru_cache(maxsize=256)  # at most MAX_READ characters each
 def _read(code: str) -> frozenset[str]:
     try:
         nodes = list(ast.walk(ast.parse(code)))

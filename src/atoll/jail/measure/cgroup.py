@@ -22,9 +22,9 @@ NEEDED = frozenset({"memory", "pids"})
 RUNTIME_MEMORY = 16 << 20
 """What the guest's interpreter and its init take before any guest code runs."""
 RUNTIME_PROCESSES = 2
-MOST_KEPT = 32
-MOST_LEFT_CHARGED = 1 << 20
-MOST_READ = 1 << 16
+MAX_KEPT = 32
+MAX_LEFT_CHARGED = 1 << 20
+MAX_READ = 1 << 16
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """The number that the kernel gives to the pid namespace of which all others are below."""
 
@@ -58,9 +58,9 @@ class Hierarchies:
         empty for a moment before its guest enters.
         """
         parents = set(self.parents.values())
-        folders = [one for parent in parents for one in parent.glob(f"{PREFIX}*-*-*")]
+        folders = [group for parent in parents for group in parent.glob(f"{PREFIX}*-*-*")]
         ours = str(_pid_namespace())
-        gone = _namespaces_gone({one.name.split("-")[2] for one in folders} - {ours})
+        gone = _namespaces_gone({folder.name.split("-")[2] for folder in folders} - {ours})
         for folder in folders:
             _, pid, namespace, *_ = folder.name.split("-")
             dead = namespace == ours and pid.isdigit() and not Path(f"/proc/{pid}").exists()
@@ -74,7 +74,7 @@ def _namespaces_gone(numbers: set[str]) -> set[str]:
     if not numbers or _pid_namespace() != INITIAL_PID_NAMESPACE:
         return set()
     living = {_namespace_of(process) for process in Path("/proc").glob("[0-9]*")}
-    return set() if None in living else {one for one in numbers - living if one.isdigit()}
+    return set() if None in living else {number for number in numbers - living if number.isdigit()}
 
 
 def _namespace_of(process: Path) -> str | None:
@@ -134,7 +134,7 @@ class Groups:
 
     def give_back(self, group: Cgroup) -> bool:
         """Keep a group for the next guest, or remove it; False while processes are leaving it."""
-        wanted = self._count_free() < min(MOST_KEPT, self._used - 1)
+        wanted = self._count_free() < min(MAX_KEPT, self._used - 1)
         if wanted and group.reset():
             self._free.setdefault(group.key, []).append(group)
         elif not group.remove():
@@ -149,7 +149,7 @@ class Groups:
 
     def remove_stuck(self) -> None:
         """Try again to remove the groups that were given up."""
-        self.stuck = [one for one in self.stuck if not one.remove()]
+        self.stuck = [group for group in self.stuck if not group.remove()]
 
     def _not_used(self) -> None:
         self._used -= 1
@@ -197,7 +197,7 @@ class Cgroup:
         fds: list[int] = []
         try:
             folders = set(self.folders.values())
-            fds.extend(os.open(one / file, os.O_WRONLY | os.O_CLOEXEC) for one in folders)
+            fds.extend(os.open(folder / file, os.O_WRONLY | os.O_CLOEXEC) for folder in folders)
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -222,7 +222,7 @@ class Cgroup:
         try:
             if int(self._read("pids", "pids.current")) or self.oom_kills():
                 return False
-            if int(self._read("memory", "memory.usage_in_bytes")) > MOST_LEFT_CHARGED:
+            if int(self._read("memory", "memory.usage_in_bytes")) > MAX_LEFT_CHARGED:
                 return False
             self._write("memory", "memory.max_usage_in_bytes", 0)
             if "cpuacct" in self.folders:
@@ -272,8 +272,8 @@ class Cgroup:
         self.closed = True
         with contextlib.suppress(OSError):
             self._write("pids", "pids.max", 0)
-        found = self._processes()
-        for pid in found:
+        pids = self._processes()
+        for pid in pids:
             with contextlib.suppress(OSError):
                 fd = os.pidfd_open(pid)
                 try:
@@ -281,7 +281,7 @@ class Cgroup:
                         signal.pidfd_send_signal(fd, signal.SIGKILL)
                 finally:
                     os.close(fd)
-        return not found
+        return not pids
 
     def remove(self) -> bool:
         """Remove the group; False while processes are still leaving it."""
@@ -324,7 +324,7 @@ class Cgroup:
     def _read(self, controller: str, file: str) -> str:
         fd = os.open(f"{self.folders[controller]}/{file}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(fd, MOST_READ).decode()
+            return os.read(fd, MAX_READ).decode()
         finally:
             os.close(fd)
 
@@ -340,9 +340,12 @@ def admit(fds: list[int], pid: int) -> None:
 
 
 def find(proc: Path = Path("/proc/self")) -> Hierarchies | None:
-    """The hierarchies that can be used here; None if there are none."""
+    """Return the hierarchies that this process may use; None without any."""
     mounts = _mounts(proc / "mountinfo")
-    own = _own_paths(proc / "cgroup")
+    file, own = proc / "cgroup", dict[str, str]()
+    text = file.read_text() if file.exists() else ""  # on a kernel without control groups
+    for _, controllers, path in (line.split(":", 2) for line in text.splitlines()):
+        own.update(dict.fromkeys(controllers.split(","), path))
     return _find_v2(mounts, own) or _find_v1(mounts, own)
 
 
@@ -380,21 +383,13 @@ def _find_v1(mounts: dict[str, Path], own: dict[str, str]) -> Hierarchies | None
 
 def _mounts(mountinfo: Path) -> dict[str, Path]:
     """Mount points by controller; version 2 under the empty name."""
-    found: dict[str, Path] = {}
+    mounts: dict[str, Path] = {}
     for line in mountinfo.read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.partition(" ")
         if kind == "cgroup2":
-            found.setdefault("", Path(before.split()[4]))
+            mounts.setdefault("", Path(before.split()[4]))
         elif kind == "cgroup":
             for option in options.split()[-1].split(","):
-                found.setdefault(option, Path(before.split()[4]))
-    return found
-
-
-def _own_paths(file: Path) -> dict[str, str]:
-    paths: dict[str, str] = {}
-    text = file.read_text() if file.exists() else ""  # on a kernel without control groups
-    for _, controllers, path in (line.split(":", 2) for line in text.splitlines()):
-        paths.update(dict.fromkeys(controllers.split(","), path))
-    return paths
+                mounts.setdefault(option, Path(before.split()[4]))
+    return mounts

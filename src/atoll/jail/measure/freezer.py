@@ -38,13 +38,13 @@ class Freezer:
             return True
         stopped: set[int] = set()
         for _ in _rounds():
-            found = set(self._processes())
-            if not found:
+            pids = set(self._processes())
+            if not pids:
                 return False
-            if found <= stopped and _all_stopped(found):
+            if pids <= stopped and _all_stopped(pids):
                 return True
-            stopped |= {pid for pid in found if _send(pid, signal.SIGSTOP, self._processes)}
-            if not found <= stopped:
+            stopped |= {pid for pid in pids if _send(pid, signal.SIGSTOP, self._processes)}
+            if not pids <= stopped:
                 break
         self.thaw()
         return False
@@ -71,7 +71,9 @@ class Freezer:
     def _processes(self) -> list[int]:
         with contextlib.suppress(OSError):
             if self._folder:
-                return [int(one) for one in Path(self._folder, "cgroup.procs").read_text().split()]
+                return [
+                    int(part) for part in Path(self._folder, "cgroup.procs").read_text().split()
+                ]
         own = {namespace_of(pid) for pid in self._roots}  # a live clone has one of its own
         return [pid for pid in meter.processes(self._roots) if namespace_of(pid) in own]
 

@@ -1,4 +1,4 @@
-"""What a sandbox uses, told from /proc where no control group counts for us."""
+"""CPU time and memory of a sandbox, read from /proc where no control group counts them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _ADDRESS_SPACE, _RESIDENT, _SHARED = 0, 1, 2
 _READ = 1 << 16
-MOST_MAPS_BYTES = 4 << 20
+MAX_MAPS_BYTES = 4 << 20
 """Of lists of mappings, read in one measurement: 40,000 mappings, in some 20 ms."""
 SOCKET_BYTES = 256 << 10
 """A socket's buffer, which no guest can enlarge (see seccomp and steps), with its overhead."""
+MEMORY_FILE = "/memfd:runsc-memory "
+_BLOCK = 512
 
 
 def processes(roots: list[int]) -> list[int]:
     """These and their descendants; orphans among them are init's children, so none is missed."""
-    found, queue = [], list(reversed(roots))
+    pids, queue = [], list(reversed(roots))
     while queue:
         pid = queue.pop()
-        found.append(pid)
+        pids.append(pid)
         queue += children(pid)
-    return found
+    return pids
 
 
 def children(pid: int) -> list[int]:
     """The children of all threads of a process."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, read(f"/proc/{pid}/task/{task}/children").split())
+            pids += map(int, read(f"/proc/{pid}/task/{task}/children").split())
     except OSError:
         pass
-    return found
+    return pids
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -75,26 +77,26 @@ def memory_bytes(init: int, pids: list[int], enough: int) -> int:
     reserved = sockets + sum(_statm(pid, _ADDRESS_SPACE) for pid in (init, *pids))
     if reserved <= enough:
         return reserved  # they cannot hold more than they have mapped
-    shared, crowded = _shared_mappings(pids)
-    unseen = sockets + shared + sum(_statm(pid, _ADDRESS_SPACE) for pid in crowded)
-    seen = [pid for pid in pids if pid not in crowded]
+    shared, with_many_maps = _shared_mappings(pids)
+    unseen = sockets + shared + sum(_statm(pid, _ADDRESS_SPACE) for pid in with_many_maps)
+    seen = [pid for pid in pids if pid not in with_many_maps]
     total = unseen + sum(_statm(pid, _RESIDENT) for pid in (init, *seen))
     return total if total <= enough else unseen + sum(_proportional(pid) for pid in seen)
 
 
 def _shared_mappings(pids: list[int]) -> tuple[int, set[int]]:
-    """Anonymous shared memory by what is mapped: its pages can be out of sight and still held.
+    """Size of anonymous shared mappings: their pages can be held without being resident.
 
     Also the processes whose mappings are too many to look at.
     """
     sizes: dict[bytes, int] = {}
-    crowded: set[int] = set()
-    left = MOST_MAPS_BYTES
+    with_many_maps: set[int] = set()
+    left = MAX_MAPS_BYTES
     for pid in pids:
         maps = _maps(pid, left)
         left -= len(maps)
         if left < 0:
-            crowded.add(pid)
+            with_many_maps.add(pid)
             left = 0
             continue
         for line in maps.splitlines():
@@ -103,7 +105,7 @@ def _shared_mappings(pids: list[int]) -> tuple[int, set[int]]:
                 start, _, end = fields[0].partition(b"-")
                 size = int(end, 16) - int(start, 16)
                 sizes[fields[4]] = max(sizes.get(fields[4], 0), size)
-    return sum(sizes.values()), crowded
+    return sum(sizes.values()), with_many_maps
 
 
 def _maps(pid: int, most: int) -> bytes:
@@ -173,3 +175,47 @@ def read(path: str) -> bytes:
     finally:
         os.close(fd)
     return b"".join(parts)
+
+
+class ContainerMemory:
+    """Measures one container; the memory file is looked for until it is found."""
+
+    def __init__(self) -> None:
+        self._path = ""
+        self._inode = 0
+
+    def measure(self, pids: list[int]) -> int | None:
+        """Return the memory of these processes and of their guest; None without a memory file.
+
+        It takes one look at each process, however many files and mappings the guest has. A shared
+        context, which is a memory file of the host's, is not counted.
+        """
+        held = self._file_bytes()
+        if held is None:
+            self._find(pids)
+            held = self._file_bytes()
+        return None if held is None else held + sum(map(anonymous_bytes, pids))
+
+    def _file_bytes(self) -> int | None:
+        """Return what the file really holds: its size is that of its address space."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_blocks * _BLOCK if status.st_ino == self._inode else None
+
+    def _find(self, pids: list[int]) -> None:
+        for path in (path for pid in pids for path in _descriptors(pid)):
+            try:
+                if os.readlink(path).startswith(MEMORY_FILE):
+                    self._path, self._inode = path, os.stat(path).st_ino
+                    return
+            except OSError:
+                continue  # it was closed meanwhile
+
+
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return [f"/proc/{pid}/fd/{name}" for name in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return []  # it has ended, or is the jail's first process, which nobody may look into

@@ -20,7 +20,7 @@ _CLOCK_OF_ALL_THREADS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)
 _SIZE = 4096
 _NOW = {"memory.max_usage_in_bytes": "memory.usage_in_bytes", "memory.peak": "memory.current"}
 """The file of memory in use, beside the one of the most that ever was, for both versions."""
-_MOST_LOOKED_AT = 64
+_MAX_LOOKED_AT = 64
 """Processes whose state is read."""
 CROWD = 32
 """Runnable processes that are kept from a core by each other more than by other guests."""
@@ -46,8 +46,10 @@ class JailUsage:
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes so far; None if nothing counts it."""
-        counted = self.counted_cpu_seconds()
-        return self._of_process().cpu_seconds() if counted is None else counted
+        counted = self._read("cpu")
+        if counted is None:
+            return self._of_process().cpu_seconds()
+        return counted / self._per_second
 
     def counted_cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes so far, also ended ones; None if not counted."""
@@ -66,8 +68,8 @@ class JailUsage:
 
     def processes(self) -> int | None:
         """Return how many processes the control group has; None without one."""
-        found = self._members()
-        return None if found is None else len(found)
+        members = self._members()
+        return None if members is None else len(members)
 
     def is_runnable(self) -> bool:
         """Return whether one of its processes has a core, or waits for one; False for a crowd.
@@ -77,13 +79,13 @@ class JailUsage:
         members = self._members()
         if members is None:
             return self._of_process().is_runnable()
-        found = sum(meter.is_runnable(int(pid)) for pid in members[:_MOST_LOOKED_AT])
-        return 0 < found < CROWD
+        runnable = sum(meter.is_runnable(int(pid)) for pid in members[:_MAX_LOOKED_AT])
+        return 0 < runnable < CROWD
 
     def freezer(self) -> Freezer:
         """Return what stops and continues the jail's processes."""
         folder = os.path.dirname(self._paths.get("memory", ""))
-        return Freezer(folder, [one for one in (self._parent, self._pid) if one])
+        return Freezer(folder, [pid for pid in (self._parent, self._pid) if pid])
 
     def close(self) -> None:
         """Close the counters' files."""
@@ -161,15 +163,15 @@ class ProcessUsage:
         return self._held("VmRSS")
 
     def _held(self, field: str) -> int | None:
-        found = self._memory(field)
-        if found is None or self._before is None:
+        used = self._memory(field)
+        if used is None or self._before is None:
             return None
         own = 0 if self._forked else self._memory("RssAnon") or 0
-        return max(0, found - self._before, own) + _UNCOUNTED
+        return max(0, used - self._before, own) + _UNCOUNTED
 
     def _memory(self, field: str) -> int | None:
         try:
             lines = Path(f"/proc/{self._pid}/status").read_text("utf-8", "replace").splitlines()
         except OSError:
             return None
-        return next((int(one.split()[1]) << 10 for one in lines if one.startswith(field)), None)
+        return next((int(line.split()[1]) << 10 for line in lines if line.startswith(field)), None)

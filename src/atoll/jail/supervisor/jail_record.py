@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.listener import Reply
-from atoll.jail.supervisor.shared_jail import SCANS, namespace_of
+from atoll.jail.supervisor.shared_jail import SCANS, Reply, namespace_of
 from atoll.jail.supervisor.spec import SHOWN_FOLDERS
 from atoll.jail.walls import loopback, syscalls
 
@@ -35,14 +34,14 @@ if TYPE_CHECKING:
 
 GROUP_PATIENCE_SECONDS = 5.0
 KILL_PATIENCE_SECONDS = 5.0
-"""After this time the host is told that a sandbox has ended even if the kernel has not reaped it:
+"""After this time a sandbox is reported as ended even if the kernel has not reaped it:
 the process that reaps it, or reports its pids, may be stopped."""
 MEMORY_SLACK = 96 << 20
 """More than the runtime lets one process have beyond the limit (see guest/core/memory): code that
 takes too much meets a MemoryError, and its session is not ended during the next cell."""
 MEASURE_PAUSE = 20
 """Measuring takes at most a twentieth of the time: large sandboxes are measured less often."""
-MOST_UNMEASURED = 10
+MAX_UNMEASURED = 10
 """Times in a row that memory may be unreadable; then the sandbox ends: its limit does not hold."""
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -146,11 +145,11 @@ class JailRecord(ABC):
         assert self.limits is not None
         assert self.limits.memory is not None
         try:
-            found = self._processes()
-            exceeds = found and self._exceeds(self.limits.memory + MEMORY_SLACK, found)
+            pids = self._processes()
+            exceeds = pids and self._exceeds(self.limits.memory + MEMORY_SLACK, pids)
         except OSError:  # no descriptor is free, for a moment: this sandbox has no part in it
             self._unmeasured += 1
-            if self._unmeasured > MOST_UNMEASURED:
+            if self._unmeasured > MAX_UNMEASURED:
                 raise
             return
         self._unmeasured = 0
@@ -374,10 +373,10 @@ class JailRecord(ABC):
 
     def _processes(self) -> list[int]:
         """Return the jail's first process and all processes of this sandbox."""
-        found = meter.processes(self.roots())
+        pids = meter.processes(self.roots())
         if not self.mount_namespace:
-            return found  # it never shared the jail
-        return found[:1] + [one for one in found[1:] if namespace_of(one) == self.mount_namespace]
+            return pids  # it never shared the jail
+        return pids[:1] + [item for item in pids[1:] if namespace_of(item) == self.mount_namespace]
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)

@@ -48,7 +48,7 @@ JUST_THE_GUEST = 1
 """Atoll's processes in a forked guest's control group: pid 1 of its jail is not in it."""
 
 
-def main(control_fd: int) -> NoReturn:
+def main(control_fd: str) -> NoReturn:
     """Serve the host on the other end of `control_fd` until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
@@ -56,7 +56,7 @@ def main(control_fd: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # a guest of a host that goes before others does not
         os.setpriority(os.PRIO_PROCESS, 0, 0)
-    supervisor = Supervisor(socket.socket(fileno=control_fd))
+    supervisor = Supervisor(socket.socket(fileno=int(control_fd)))
     gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
     supervisor.serve()
     sys.exit(0)
@@ -79,9 +79,9 @@ class Supervisor:
         seccomp.jail_program()  # assembled once, inherited by every fork
         root.proc_covers()
         self._groups: cgroup.Groups | None = None
-        if found := cgroup.find():
-            found.sweep()
-            self._groups = cgroup.Groups(found)
+        if hierarchies := cgroup.find():
+            hierarchies.sweep()
+            self._groups = cgroup.Groups(hierarchies)
 
     def serve(self) -> None:
         """Serve until the host is gone and the last jail has ended."""
@@ -299,7 +299,7 @@ def _become_jail(
         if jail.jailed:
             _become_init(spec, jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        steps.take(steps.CONFINED, jail)
+        steps.take(steps.CONFINED if spec.must_confine else steps.GUARDED, jail)
         _report_built(status, jail, [jail.folder])
         init.execute(spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:

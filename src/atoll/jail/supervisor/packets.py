@@ -57,7 +57,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def end(fd: int) -> socket.socket:
-    """Return the end of a pair that is open as `fd`. To be told its kind spares three calls."""
+    """Wrap `fd` as the end of a pair; naming its kind avoids three system calls."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
 
 

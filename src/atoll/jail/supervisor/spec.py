@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from atoll.jail.supervisor import packets
 
@@ -63,6 +63,8 @@ class JailSpec:
     limits: Limits
     container: str | None = None
     """The OCI configuration, if the program is a container runtime: see jail/walls/container."""
+    must_confine: bool = True
+    """False: start the program even where neither Landlock nor seccomp confine it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,15 @@ class ForkSpec:
     limits: Limits
 
 
+class ForkRequest(TypedDict):
+    """The supervisor's request to a zygote; the descriptors come with it."""
+
+    number: int
+    limits: dict[str, Any]
+    groups: int
+    """How many of the descriptors are control groups; the others are the guest's own."""
+
+
 Spec = JailSpec | ZygoteHostSpec | ForkSpec
 _KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "zygote_host": ZygoteHostSpec, "fork": ForkSpec}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -101,7 +112,7 @@ def _encode(spec: Spec) -> bytes:
 def _as_fields(value: Any) -> Any:
     """Return a spec as a dict; dataclasses.asdict, which copies all values, takes three times."""
     if isinstance(value, tuple):
-        return [_as_fields(one) for one in value]
+        return [_as_fields(item) for item in value]
     names = getattr(value, "__slots__", None)
     return {name: _as_fields(getattr(value, name)) for name in names} if names else value
 

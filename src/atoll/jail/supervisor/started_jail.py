@@ -7,10 +7,10 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from atoll.jail.measure.container_memory import ContainerMemory
+from atoll.jail.measure.meter import ContainerMemory
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.jail_record import JailRecord
-from atoll.jail.supervisor.listener import Listener, Reply
+from atoll.jail.supervisor.shared_jail import Listener, Reply
 from atoll.jail.walls.remove import remove_tree
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import socket
 
     from atoll.jail.measure.cgroup import Cgroup
-    from atoll.jail.supervisor.listener import Notification
+    from atoll.jail.supervisor.shared_jail import Notification
     from atoll.jail.supervisor.spec import JailSpec, ZygoteHostSpec
 
 

@@ -125,7 +125,10 @@ class ZygoteHostRecord(StartedRecord):
         if message is None:
             self._unwatch(self._control.fileno())
         elif message.kind == "reaped":
-            self._reaped_pids(message.fields["ends"])
+            for pid, status in message.fields["ends"]:
+                record = self._by_pid.pop(pid, None)
+                if record is not None:
+                    record.ended(status)
         elif message.kind == "zygote":
             self._meet_zygote(*message.fds)
         elif message.kind == "fatal":
@@ -150,7 +153,10 @@ class ZygoteHostRecord(StartedRecord):
             self.tell("started", zygote=message.fields)
         elif message.kind != NOTHING:
             self._on_guest(message)
-        self._fork_waiting()
+        # Send queued requests: there is a zygote, or room again in its socket.
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            self.fork_guest(record)
 
     def _on_guest(self, message: packets.Message) -> None:
         """Handle a message about a guest, from itself or from the zygote."""
@@ -167,12 +173,6 @@ class ZygoteHostRecord(StartedRecord):
         else:
             record.fail(message.fields["reason"])
 
-    def _fork_waiting(self) -> None:
-        """Send queued requests: there is a zygote, or room again in its socket."""
-        waiting, self._waiting = self._waiting, []
-        for record in waiting:
-            self.fork_guest(record)
-
     def _lose_zygote(self) -> None:
         if self._zygote is None:
             return
@@ -185,12 +185,6 @@ class ZygoteHostRecord(StartedRecord):
                 record.zygote_lost()
             else:
                 record.orphaned()
-
-    def _reaped_pids(self, ends: list[list[int]]) -> None:
-        for pid, status in ends:
-            record = self._by_pid.pop(pid, None)
-            if record is not None:
-                record.ended(status)
 
     def end_reason(self, otherwise: str = "zygote host: it was ended") -> str:
         """Return why no guest can be forked here any more."""

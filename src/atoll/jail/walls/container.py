@@ -61,8 +61,8 @@ def _write_configuration(jail: Jail) -> None:
     with open(fd, "w", encoding="utf-8") as file:
         file.write(jail.container)
     owner = os.geteuid() if jail.host_uid is None else jail.host_uid
-    for one in (_HOLDER + OWN_FOLDER, path):
-        os.chown(one, owner, owner)
+    for folder in (_HOLDER + OWN_FOLDER, path):
+        os.chown(folder, owner, owner)
 
 
 def become_root_of_nothing(jail: Jail) -> None:

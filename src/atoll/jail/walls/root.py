@@ -23,30 +23,52 @@ if TYPE_CHECKING:
 NEW_ROOT = "/tmp"
 BOX = "/.box"
 SYSTEM_PATHS = (
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
-    "/etc/fonts", "/etc/localtime", "/etc/mime.types", "/etc/os-release",
-)  # fmt: skip
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/os-release",
+)
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 _PRIVATE = tuple(PRIVATE_FOLDERS.values())
 _OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
-NURSERY_DISK = 64 << 20
+ZYGOTE_HOST_DISK = 64 << 20
 MAX_INODES = 65_536
 REPLACED_AT_MOST = 5
 HIDDEN_PROC = (
-    "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
+    "acpi",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "modules",
+    "scsi",
+    "sysrq-trigger",
     "timer_list",
-)  # fmt: skip
+)
 PTY_OPTIONS = "newinstance,ptmxmode=0666,mode=0600,max=16"
 """An instance of its own, with few terminals: the kernel's number of them is for all."""
-SERVICES = (
-    "echo 7", "discard 9", "daytime 13", "qotd 17", "chargen 19", "ftp-data 20", "ftp 21",
-    "ssh 22", "telnet 23", "smtp 25", "time 37", "domain 53", "tftp 69", "http 80", "pop3 110",
-    "ntp 123", "imap2 143", "snmp 161", "ldap 389", "https 443", "submission 587", "ldaps 636",
-    "imaps 993", "pop3s 995", "mysql 3306", "postgresql 5432", "redis 6379",
-)  # fmt: skip
+SERVICES = tuple(
+    name
+    for row in (
+        "echo 7, discard 9, daytime 13, qotd 17, chargen 19, ftp-data 20, ftp 21, ssh 22",
+        "telnet 23, smtp 25, time 37, domain 53, tftp 69, http 80, pop3 110, ntp 123",
+        "imap2 143, snmp 161, ldap 389, https 443, submission 587, ldaps 636, imaps 993",
+        "pop3s 995, mysql 3306, postgresql 5432, redis 6379",
+    )
+    for name in row.split(", ")
+)
 FOLDERS = (
     "/proc",
     "/dev",
@@ -73,7 +95,7 @@ FILES = {
         "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"
     ),
     "/etc/protocols": "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\n",
-    "/etc/services": "".join(f"{one}/tcp\n{one}/udp\n" for one in SERVICES),
+    "/etc/services": "".join(f"{service}/tcp\n{service}/udp\n" for service in SERVICES),
 }
 
 
@@ -106,7 +128,7 @@ def build(
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
     mapped_owner = owner if switched else None
     workspace = None if folder is None else _owned_tree(folder, mapped_owner)
-    _raise(binds, lambda: furnish(workspace), mapped_owner)
+    _build_tree(binds, lambda: furnish(workspace), mapped_owner)
 
 
 def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
@@ -117,13 +139,13 @@ def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
 
     def furnish() -> None:
         _mount_plain_proc()
-        mount_box(NEW_ROOT, NURSERY_DISK, owner, private_app=True)
+        mount_box(NEW_ROOT, ZYGOTE_HOST_DISK, owner, private_app=True)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    _raise(binds, furnish)
+    _build_tree(binds, furnish)
 
 
-def _raise(
+def _build_tree(
     binds: tuple[Bind, ...], furnish: Callable[[], None], mapped_owner: int | None = None
 ) -> None:
     system, links = _open_system()
@@ -173,7 +195,7 @@ def _make_skeleton(links: dict[str, str]) -> None:
 
 def _covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
     """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
-    return tuple(one for one in binds if any(_inside(one.target, p) for p in _PRIVATE))
+    return tuple(bind for bind in binds if any(_inside(bind.target, p) for p in _PRIVATE))
 
 
 @contextlib.contextmanager

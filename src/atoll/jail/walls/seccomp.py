@@ -42,19 +42,28 @@ _TTY_POWERS = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCCONS, 
 """Input for others, the console, and line disciplines, whose drivers the kernel would load."""
 _SET_ID_BITS = 0o6000
 _MODE_ARGUMENTS = {
-    "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
-    "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
-}  # fmt: skip
+    **dict.fromkeys(("chmod", "fchmod", "creat", "mkdir", "mknod"), 1),
+    **dict.fromkeys(("fchmodat", "fchmodat2", "open", "mkdirat", "mknodat"), 2),
+    "openat": 3,
+}
 _ID_ARGUMENTS = {
-    "chown": (1, 2), "fchown": (1, 2), "lchown": (1, 2), "fchownat": (2, 3), "setuid": (0,),
-    "setgid": (0,), "setreuid": (0, 1), "setregid": (0, 1), "setresuid": (0, 1, 2),
-    "setresgid": (0, 1, 2),
-}  # fmt: skip
+    **dict.fromkeys(("chown", "fchown", "lchown"), (1, 2)),
+    "fchownat": (2, 3),
+    **dict.fromkeys(("setuid", "setgid"), (0,)),
+    **dict.fromkeys(("setreuid", "setregid"), (0, 1)),
+    **dict.fromkeys(("setresuid", "setresgid"), (0, 1, 2)),
+}
 _KNOWN_IDS = (GUEST_UID, 0xFFFFFFFF)
 """The guest's own id, and the one that means no change."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP,
-              socket.IPPROTO_ICMPV6, socket.IPPROTO_RAW)  # fmt: skip
+_PROTOCOLS = (
+    0,
+    socket.IPPROTO_ICMP,
+    socket.IPPROTO_TCP,
+    socket.IPPROTO_UDP,
+    socket.IPPROTO_ICMPV6,
+    socket.IPPROTO_RAW,
+)
 """Asked for any other, such as SCTP or MPTCP, the kernel would load a driver that hardly anyone
 needs. PF_UNIX is a protocol, too, of the number of ICMP."""
 _TCP_ULP = 31
@@ -108,9 +117,10 @@ def confined_program() -> bytes:
         **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
     }
     denied = (
-        "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
-        "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
-    )  # fmt: skip
+        *("fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"),
+        *("pidfd_open", "setpgid", "setpriority", "sched_setaffinity", "sched_setparam"),
+        "sched_setscheduler",
+    )
     allowed = {name: number for name, number in numbers().items() if name not in denied}
     return assemble(allowed, rules, map(asked_number, PASSED_FDS), refused=_refused(PASSED_FDS))
 

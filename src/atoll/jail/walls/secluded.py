@@ -29,15 +29,19 @@ from atoll.jail.walls.bpf import (
 if TYPE_CHECKING:
     from atoll.jail.walls.bpf import Instruction
 
-CALLS = (
-    "read", "pread64", "write", "writev", "close", "poll", "ppoll",
-    "brk", "mmap", "mprotect", "mremap", "munmap", "madvise",
-    "clone", "set_robust_list", "rseq", "futex", "sched_yield", "sched_getaffinity",
-    "restart_syscall",
-    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "kill", "tgkill",
-    "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
-    "getpid", "gettid", "getcwd", "getrandom", "getrusage", "prlimit64", "exit", "exit_group",
-)  # fmt: skip
+CALLS = tuple(
+    name
+    for row in (
+        "read pread64 write writev close poll ppoll",
+        "brk mmap mprotect mremap munmap madvise",
+        "clone set_robust_list rseq futex sched_yield sched_getaffinity",
+        "restart_syscall",
+        "rt_sigaction rt_sigprocmask rt_sigreturn sigaltstack kill tgkill",
+        "clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time",
+        "getpid gettid getcwd getrandom getrusage prlimit64 exit exit_group",
+    )
+    for name in row.split()
+)
 """Not even lseek, ftruncate and fcntl: a file's place and length are the host's too."""
 _EXECUTABLE, _SHARED = 0x4, 0x1
 _CLONE_THREAD, _CLONE3 = 0x00010000, 435

@@ -8,12 +8,14 @@ A cold start (STARTED):
 
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
 (EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
-(CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces.
+(CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces,
+GUARDED for one whose code the runtime checks where the kernel cannot confine it.
 CONTAINER is STARTED for a program that is a container runtime.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -320,6 +322,17 @@ def filter_calls_confined(jail: Jail) -> None:
 
 Step = Callable[[Jail], None]
 
+
+def _if_possible(step: Step) -> Step:
+    """Return a step that does nothing on an old kernel or an unknown machine."""
+
+    def attempt(jail: Jail) -> None:
+        with contextlib.suppress(OSError, KeyError):
+            step(jail)
+
+    return attempt
+
+
 STARTED: tuple[Step, ...] = (
     join_cgroup,
     map_user,
@@ -380,6 +393,15 @@ CONFINED: tuple[Step, ...] = (
     confine_files,
     drop_capabilities,
     filter_calls_confined,
+)
+GUARDED: tuple[Step, ...] = (
+    join_cgroup,
+    enter_folder,
+    set_rlimits,
+    _if_possible(forbid_new_privileges),
+    _if_possible(confine_files),
+    _if_possible(drop_capabilities),
+    _if_possible(filter_calls_confined),
 )
 
 

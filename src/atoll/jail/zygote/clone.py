@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     import selectors
 
     from atoll.jail.measure.cgroup import Cgroup
-    from atoll.jail.supervisor.listener import Notification
-    from atoll.jail.supervisor.shared_jail import SharedJail
+    from atoll.jail.supervisor.shared_jail import Notification, SharedJail
 
 _CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")

@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import socket
 
     from atoll.jail.measure.cgroup import Cgroup
-    from atoll.jail.supervisor.spec import ForkSpec
+    from atoll.jail.supervisor.spec import ForkRequest, ForkSpec
     from atoll.jail.supervisor.zygote_host_record import ZygoteHostRecord
 
 REAP_SECONDS = 0.5
@@ -75,7 +75,7 @@ class ForkedGuestRecord(JailRecord):
         self.number = self._zygote_host.admit(self)
         self._zygote_host.fork_guest(self)
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> ForkRequest:
         """Return the request for the zygote.
 
         A control group counts the processes of each live clone separately, the rlimit of a user

@@ -6,8 +6,12 @@ frozen before it serves, so that a fork copies little and a guest's collector to
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import fcntl
 import gc
+import importlib
+import io
 import json
 import os
 import select
@@ -15,11 +19,12 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.supervisor import packets
 from atoll.jail.walls import steps, syscalls
-from atoll.jail.zygote import after_fork, fork_guest, preload, zygote_memory
+from atoll.jail.zygote import after_fork, zygote_memory
+from atoll.jail.zygote.fork_guest import GuestTemplate
 from atoll.jail.zygote.zygote_host import (
     BIND_NOW,
     CONTROL_FD,
@@ -28,6 +33,11 @@ from atoll.jail.zygote.zygote_host import (
     end_jails,
     reap,
 )
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from atoll.jail.supervisor.spec import ForkRequest
 
 ROOM_A_LINE = 12 << 20
 """Heap to reserve for each import statement; what is not used is freed."""
@@ -52,18 +62,18 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     blocks = zygote_memory.reserve_arenas(len(wanted) * ROOM_A_LINE)
     hooks = after_fork.LibraryHooks()
     hooks.collect()
-    names, missing = preload.load(wanted)
-    fork_guest.prepare(names, hooks, role, settings)
+    names, missing = load(wanted)
+    template = GuestTemplate(names, hooks, role, settings)
     blocks.clear()
     steps.prepare_forked()
-    fork_guest.rehearse()
+    template.rehearse()
     hooks.sleep()
     hooks.rehearse()
     gc.collect()
     gc.freeze()
     gc.enable()
     memory = zygote_memory.settle()
-    fork_guest.settle()
+    template.settle()
     ready: dict[str, Any] = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
@@ -71,7 +81,7 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
         **memory,
     }
     packets.send(control, "ready", **ready)
-    Zygote(control, inits).serve()
+    Zygote(control, inits, template).serve()
 
 
 def _take_sockets() -> tuple[socket.socket, socket.socket]:
@@ -85,8 +95,10 @@ def _take_sockets() -> tuple[socket.socket, socket.socket]:
 class Zygote:
     """The event loop: fork guests, report them, reap them."""
 
-    def __init__(self, control: socket.socket, inits: socket.socket) -> None:
-        self._control, self._inits = control, inits
+    def __init__(
+        self, control: socket.socket, inits: socket.socket, template: GuestTemplate
+    ) -> None:
+        self._control, self._inits, self._template = control, inits, template
         self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._guests: dict[int, tuple[int, int]] = {}
@@ -124,7 +136,7 @@ class Zygote:
             return
         if message is None:
             os._exit(0)
-        request = message.fields
+        request: Any = message.fields
         try:
             self._fork_guest(request, message.fds)
         except OSError as exc:
@@ -132,10 +144,10 @@ class Zygote:
             packets.send(self._control, "not_forked", number=number, reason=f"fork: {exc}")
         packets.close_all(message.fds)
 
-    def _fork_guest(self, request: dict[str, Any], fds: list[int]) -> None:
+    def _fork_guest(self, request: ForkRequest, fds: list[int]) -> None:
         """Fork a guest into an empty jail."""
         init, uid = self._enter_next_jail()
-        jail = fork_guest.jail(request, fds, init, uid)
+        jail = self._template.jail(request, fds, init, uid)
         try:
             pid = os.fork()
             if pid == 0:
@@ -153,10 +165,10 @@ class Zygote:
         except OSError:  # the next fork enters another namespace anyway
             pass
 
-    def _become_guest(self, request: dict[str, Any], fds: list[int], jail: steps.Jail) -> NoReturn:
+    def _become_guest(self, request: ForkRequest, fds: list[int], jail: steps.Jail) -> NoReturn:
         """Run the child. SECURITY: nothing may unwind into the zygote's event loop."""
         try:
-            fork_guest.become(request, fds, jail, self._control)
+            self._template.become(request, fds, jail, self._control)
         finally:
             os._exit(1)
 
@@ -185,6 +197,67 @@ class Zygote:
 
 def _ignore(*_args: object) -> None:
     """SIGCHLD has to be handled to reach the wake-up pipe."""
+
+
+def load(lines: list[str]) -> tuple[dict[str, ModuleType], list[str]]:
+    """Run import statements; the modules by the names they bind, and what could not be had."""
+    modules: dict[str, ModuleType] = {}
+    missing = []
+    for line in lines:
+        for module, name, bound in _bindings(line):
+            try:
+                importlib.import_module(module)
+                modules[name] = sys.modules[bound]
+            except Exception as exc:  # noqa: BLE001 - a library may fail in any way as it loads
+                missing.append(f"{module}: {type(exc).__name__}: {exc}"[:300])
+    _calm()
+    _warm_up(modules)
+    return modules, missing
+
+
+def _bindings(line: str) -> list[tuple[str, str, str]]:
+    """Return what a statement imports: each module, a name, and the module bound to that name."""
+    statement = ast.parse(line).body[0]
+    if isinstance(statement, ast.ImportFrom):
+        full = {
+            alias.asname or alias.name: f"{statement.module}.{alias.name}"
+            for alias in statement.names
+        }
+        return [(module, name, module) for name, module in full.items()]
+    if isinstance(statement, ast.Import):
+        return [
+            (alias.name, alias.asname, alias.name) if alias.asname else (alias.name, top, top)
+            for alias in statement.names
+            for top in [alias.name.partition(".")[0]]
+        ]
+    raise ValueError(f"not an import statement: {line!r}")
+
+
+def _calm() -> None:
+    """A plot needs no window."""
+    if "matplotlib" in sys.modules:
+        sys.modules["matplotlib"].use("Agg")
+
+
+def _warm_up(modules: dict[str, Any]) -> None:
+    """Do once what every guest would do first, so that it finds the caches full."""
+    with contextlib.suppress(Exception):
+        if "plt" in modules:
+            figure, axes = modules["plt"].subplots()
+            axes.plot([1, 2])
+            axes.set_title("warm")
+            figure.savefig(io.BytesIO())
+            modules["plt"].close(figure)
+            fonts = vars(modules["matplotlib"].font_manager)["_get_font"]
+            fonts.cache_clear()  # as every fork does, and would copy the pages they are on
+    with contextlib.suppress(Exception):
+        if "pd" in modules:
+            frame = modules["pd"].DataFrame({"a": [1, 2, 3], "b": list("xyx")})
+            frame.groupby("b").a.mean()
+            str(frame.groupby("b").a.agg(["mean", "sum"]))
+            frame.describe()
+            str(frame), frame._repr_html_()
+            modules["pd"].read_csv(io.StringIO(frame.to_csv()))
 
 
 if __name__ == "__main__":

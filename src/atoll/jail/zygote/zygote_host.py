@@ -39,7 +39,7 @@ READY_INITS = 4
 BIND_NOW = "LD_BIND_NOW"
 """Has the loader look up C functions when a zygote starts, not in each guest that calls them."""
 GUEST_UIDS = 65_000
-HASTE_SECONDS, MOST_HASTE = 5.0, 3
+HASTE_SECONDS, MAX_FAST_STARTS = 5.0, 3
 RETRY_MS = 500
 """The pause before a zygote is started again after fork or open failed."""
 
@@ -224,8 +224,8 @@ class ZygoteHost:
     def _start_zygote(self) -> None:
         """Start a zygote; the supervisor gets the other end of its socket."""
         now = time.monotonic()
-        self._starts = [one for one in self._starts if now - one < HASTE_SECONDS] + [now]
-        if len(self._starts) > MOST_HASTE:
+        self._starts = [start for start in self._starts if now - start < HASTE_SECONDS] + [now]
+        if len(self._starts) > MAX_FAST_STARTS:
             self._gave_up = True
             self._tell("fatal", reason="zygote host: its zygote keeps ending right after its start")
         self._forget_zygote()

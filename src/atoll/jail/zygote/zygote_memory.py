@@ -22,7 +22,7 @@ _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 _ARENA, _POOL, _BLOCK = 1 << 20, 16 << 10, 512
 """What CPython takes memory in, divides it into, and the largest size that it serves from there."""
-_MOST_KEPT = 30
+_MAX_KEPT = 30
 """Pools that are kept from use in the first arena; in the last it is one."""
 _ENTRY, _PRESENT = 8, 1 << 63
 """Of /proc/self/pagemap: bytes a page, and the flag of one that is in memory."""
@@ -63,12 +63,12 @@ def reserve_arenas(size: int) -> list[bytes]:
     return [
         block
         for number, block in enumerate(blocks)
-        if number % an_arena < a_pool * (1 + _MOST_KEPT * (count - number) // count)
+        if number % an_arena < a_pool * (1 + _MAX_KEPT * (count - number) // count)
     ]
 
 
 def settle() -> dict[str, int]:
-    """Arrange the memory, when all is loaded and what is not needed is freed."""
+    """Arrange the memory; call it when everything is loaded and unused memory is freed."""
     fill_pools()
     return {"merged": merge_mappings(), "collapsed": collapse_heaps()}
 
@@ -101,11 +101,11 @@ def merge_mappings() -> int:
     relocated. SECURITY: this is the address space of guests that run any code they like anyway.
     """
     before = mappings()
-    for one, other in itertools.pairwise(before):
-        if one.file[0] == "0" or not one.goes_on_in(other):
+    for mapping, other in itertools.pairwise(before):
+        if mapping.file[0] == "0" or not mapping.goes_on_in(other):
             continue
-        modes = {one.mode, other.mode}
-        reading = one if one.mode == "r--p" else other
+        modes = {mapping.mode, other.mode}
+        reading = mapping if mapping.mode == "r--p" else other
         if modes == {"r--p", "r-xp"}:
             _protect(reading, mmap.PROT_READ | mmap.PROT_EXEC)
         elif modes == {"r--p", "rw-p"}:
@@ -113,19 +113,21 @@ def merge_mappings() -> int:
     return len(before) - len(mappings())
 
 
-def _protect(one: Mapping, mode: int) -> None:
-    _libc.mprotect(one.start, one.end - one.start, mode)  # if it fails, it stays apart
+def _protect(mapping: Mapping, mode: int) -> None:
+    _libc.mprotect(mapping.start, mapping.end - mapping.start, mode)  # if it fails, it stays apart
 
 
 def collapse_heaps() -> int:
     """Collapse private heaps into huge pages, which makes forks cheaper; return how many."""
     heaps = [
-        one for one in mappings() if one.mode == "rw-p" and one.file.split()[2:] in ([], ["[heap]"])
+        mapping
+        for mapping in mappings()
+        if mapping.mode == "rw-p" and mapping.file.split()[2:] in ([], ["[heap]"])
     ]
     starts = [
         at
-        for one in heaps
-        for at in range(-(-one.start // _HUGE) * _HUGE, one.end - _HUGE + 1, _HUGE)
+        for heap in heaps
+        for at in range(-(-heap.start // _HUGE) * _HUGE, heap.end - _HUGE + 1, _HUGE)
     ]
     with open("/proc/self/pagemap", "rb", buffering=0) as pages:
         return sum(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from atoll.guest.cells import magics
+from atoll.guest.cells import compiling, magics
 from atoll.sandbox.guard import profiles
 from atoll.sandbox.guard.violation import Violation
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Examine = Callable[[str], tuple[Violation, ...] | None]
 """A guard: returns violations in Python code, or None if the code does not parse."""
-HARMLESS = frozenset({"pwd", "lsmagic", "who"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +39,16 @@ def read(code: str, examine: Examine, *, only_ignored: bool) -> Reading:
     translated = magics.translate(code)
     blanked = magics.translate(code, lambda _: "None")
     if translated is None or blanked is None or (found := examine(blanked[0])) is None:
+        bare = compiling.unwrap(code)
+        if bare != code:
+            return read(bare, examine, only_ignored=only_ignored)
         return Reading(code=code, parsed=False)
     source, commands = translated
     for command in commands:
         found += _vet(command, examine, only_ignored=only_ignored)
-    return Reading(violations=tuple(sorted(found, key=lambda one: one.line)), code=source)
+    return Reading(
+        violations=tuple(sorted(found, key=lambda violation: violation.line)), code=source
+    )
 
 
 def _vet(command: Command, examine: Examine, *, only_ignored: bool) -> tuple[Violation, ...]:
@@ -58,7 +62,7 @@ def _vet(command: Command, examine: Examine, *, only_ignored: bool) -> tuple[Vio
     for code in python:
         inside = examine(code)
         found += (_violation(command),) if inside is None else inside
-    return tuple(replace(one, line=command.line) for one in found)
+    return tuple(replace(violation, line=command.line) for violation in found)
 
 
 def _python_in(command: Command) -> list[str] | None:
@@ -69,12 +73,10 @@ def _python_in(command: Command) -> list[str] | None:
     if command.kind == magics.LINE:
         if name in magics.PYTHON_LINES:
             return [magics.without_options(rest)]
-        return [] if name in HARMLESS else None
+        return [] if name == "pwd" else None
     if command.kind == magics.CELL and name == "timeit":
         return [magics.without_options(rest), body or ""]
-    if command.kind == magics.CELL and name in magics.PYTHON_CELLS:
-        return [f"{word} = None" for word in rest.split() if not word.startswith("--")]
-    return None
+    return [] if command.kind == magics.CELL and name == magics.PYTHON_CELL else None
 
 
 def _violation(command: Command) -> Violation:

@@ -65,7 +65,7 @@ MODULES: dict[str, Offer] = {
     "math": _all(),
     "numbers": _all(),
     "operator": _all(but="attrgetter methodcaller", made="attrgetter methodcaller"),
-    "pprint": _only("pformat saferepr isreadable isrecursive", made="pprint pp"),
+    "pprint": _only("pprint pp pformat saferepr isreadable isrecursive"),
     "random": _all(),
     "re": _all(but="template purge"),
     "reprlib": _all(),
@@ -111,7 +111,6 @@ MODULES: dict[str, Offer] = {
 
 FOLDERS = {
     "collections": ("collections.abc",),
-    "numpy": ("numpy.fft", "numpy.linalg", "numpy.ma", "numpy.polynomial", "numpy.random",
-              "numpy.char", "numpy.strings"),
-}  # fmt: skip
+    "numpy": tuple(name for name in MODULES if name.startswith("numpy.")),
+}
 """Modules that expose other modules as attributes without an import."""

@@ -81,7 +81,7 @@ def with_printed(code: str) -> str:
     if not read or bound or arguments & _PRINTING.keys():
         return code
     lines = [line.encode() for line in code.splitlines(keepends=True)]
-    for node in sorted(changed, key=lambda one: (one.lineno, one.col_offset), reverse=True):
+    for node in sorted(changed, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         line, at = lines[node.lineno - 1], node.col_offset
         if line[at : at + len(node.id)] != node.id.encode():  # inside an f-string of Python 3.11
             return code

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ERROR_TYPE = "GuardError"
-MOST_TOLD = 10
+MAX_TOLD = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Violation:
 
 def describe(violations: Sequence[Violation]) -> str:
     """Return the error text of refused code: a line for each violation, up to ten."""
-    lines = [str(one) for one in violations[:MOST_TOLD]]
-    if len(violations) > MOST_TOLD:
-        lines.append(f"and {len(violations) - MOST_TOLD} more")
+    lines = [str(violation) for violation in violations[:MAX_TOLD]]
+    if len(violations) > MAX_TOLD:
+        lines.append(f"and {len(violations) - MAX_TOLD} more")
     return f"{ERROR_TYPE}: the code was refused and did not run: " + "\n".join(lines)

@@ -107,7 +107,7 @@ class Visitor:
             if reason := self._profile.syntax.get(type(node)):
                 self._refuse(node, "syntax", *reason)
             queue.extend(reversed(list(ast.iter_child_nodes(node))))
-        return tuple(sorted(self._found, key=lambda one: (one.line, one.column)))
+        return tuple(sorted(self._found, key=lambda violation: (violation.line, violation.column)))
 
     def _refuse(self, node: ast.AST, rule: str, *found: str) -> None:
         self._found.append(make(node, rule, *found))
@@ -275,7 +275,7 @@ def is_plain_tuple(node: ast.expr) -> bool:
     """Return whether a node is a tuple of harmless names, each written out."""
     if not isinstance(node, ast.Tuple | ast.List):
         return False
-    texts = [one.value for one in node.elts if isinstance(one, ast.Constant)]
+    texts = [element.value for element in node.elts if isinstance(element, ast.Constant)]
     if len(texts) < len(node.elts):
         return False
     return all(

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-
-def names_in(text: str) -> frozenset[str]:
-    """Return the names in a text, which are separated by spaces."""
-    return frozenset(text.split())
-
+from atoll.text.tables import names_in
 
 SEED_MODULES = names_in("""
     os sys subprocess socket shutil pathlib tempfile multiprocessing threading ctypes pickle
@@ -101,10 +97,10 @@ SETTABLE = names_in("""
 """)
 """Double-underscore attributes that code may set."""
 
-AMBIGUOUS = frozenset({
-    "format", "format_map", "obj", "tofile", "dump", "ctypes", "cffi", "capsule", "resize",
-    "setflags", "mro", "dumps", "baseclass", "register",
-})  # fmt: skip
+AMBIGUOUS = names_in("""
+    format format_map obj tofile dump ctypes cffi capsule resize setflags mro dumps baseclass
+    register
+""")
 """Ordinary on most objects, an escape on some: the `restricted` backend checks at run time."""
 
 PROTOCOLS = names_in("""

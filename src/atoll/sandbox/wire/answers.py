@@ -1,24 +1,150 @@
-"""Fields of an answer from the daemon or the service: of the type that is expected, or an error."""
+"""How the results of requests are sent by a daemon or a node, and read by its client.
+
+What is long, or bytes, goes beside the message, in a memory file.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from atoll.errors import SandboxError
+from atoll.rpc import blobs
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import PassedFds
+from atoll.sandbox.wire import results
+from atoll.types import CodeFault, ExecuteResponse, SandboxResult, validity
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+R = TypeVar("R")
 T = TypeVar("T")
+GuestAnswer = dict[str, Any]
+"""What a guest says of its variables, passed on unread: `variables` checks it for the caller."""
 
 
 def field(answer: Any, name: str, kind: type[T]) -> T:
-    """Return a field of an answer; SandboxError if there is none, or one of another type."""
+    """Return a field of an answer; SandboxError if it is missing or has another type."""
     value = mapping(answer).get(name)
     if type(value) is not kind:
-        raise SandboxError(f"the answer has no known shape: {name} is no {kind.__name__}")
+        raise SandboxError(f"invalid answer: {name} must be a {kind.__name__}")
     return value
 
 
 def mapping(answer: Any) -> dict[str, Any]:
     """Return an answer that has fields; SandboxError for any other."""
     if type(answer) is not dict:
-        raise SandboxError("the answer has no known shape: it is no object")
+        raise SandboxError("invalid answer: it must be an object")
     return answer
+
+
+@dataclass(frozen=True)
+class Answer(Generic[R]):
+    """How the result of a request is sent."""
+
+    described: str
+    """For the documentation."""
+    pack: Callable[[R], Reply]
+    unpack: Callable[[Reply], R]
+    """SandboxError if it cannot be such a result."""
+    is_large: bool = False
+    """Whether that takes long enough for a thread of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A session that was opened, started again, attached to or cloned."""
+
+    isolation: str
+    context_shared: bool
+    token: str | None = None
+    """What attaches to it later, if it is to outlive its client's connection."""
+    fleet_session: str | None = None
+    """Its name in its fleet."""
+
+
+def _pack_result(result: SandboxResult | ExecuteResponse) -> Reply:
+    plain, beside = results.to_wire(result)
+    return Reply({"result": plain}, PassedFds([beside] if beside else []))
+
+
+def _unpack_result(kind: type[results.T], reply: Reply) -> results.T:
+    beside = bytes(reply.passed_fds.take_bytes()) if reply.passed_fds else b""
+    answer = reply.value if isinstance(reply.value, dict) else {}
+    return results.read(kind, answer.get("result"), beside)
+
+
+def _unpack_validity(reply: Reply) -> CodeFault | None:
+    field(reply.value, "valid", bool)
+    return CodeFault.of(reply.value)
+
+
+def _unpack_folders(reply: Reply) -> dict[str, int]:
+    try:
+        names = [str(name) for name in field(reply.value, "names", list)]
+        if len(set(names)) != len(reply.passed_fds):
+            raise SandboxError("the daemon named other folders than it opened")
+        return {name: reply.passed_fds.take() for name in names}
+    finally:
+        reply.passed_fds.close()
+
+
+def _pack_opened(opened: Opened) -> Reply:
+    plain = {"isolation": opened.isolation, "context_shared": opened.context_shared}
+    return Reply(plain if opened.token is None else {**plain, "token": opened.token})
+
+
+def _unpack_opened(reply: Reply) -> Opened:
+    names = {name: mapping(reply.value).get(name) for name in ("token", "fleet_session")}
+    return Opened(
+        isolation=field(reply.value, "isolation", str),
+        context_shared=field(reply.value, "context_shared", bool),
+        **{name: value for name, value in names.items() if isinstance(value, str)},
+    )
+
+
+NOTHING = Answer[None]("nothing", lambda _: Reply(None), lambda _: None)
+_RESULT = "`{result}`, and a memory file with what is long"
+CELL = Answer(_RESULT, _pack_result, partial(_unpack_result, SandboxResult))
+COMMAND = Answer(_RESULT, _pack_result, partial(_unpack_result, ExecuteResponse))
+VALIDITY = Answer(
+    "`{valid}`; if not, also `line` and `message`",
+    lambda fault: Reply(validity(fault)),
+    _unpack_validity,
+)
+MARK = Answer[str](
+    "`{mark}`",
+    lambda mark: Reply({"mark": mark}),
+    lambda reply: field(reply.value, "mark", str),
+)
+MARKS = Answer[tuple[str, ...]](
+    "`{marks}`",
+    lambda marks: Reply({"marks": list(marks)}),
+    lambda reply: tuple(map(str, field(reply.value, "marks", list))),
+)
+STATE = Answer[bytes](
+    "`{}`, and a memory file",
+    lambda state: Reply({}, PassedFds([blobs.write(state)])),
+    lambda reply: blobs.read(reply.passed_fds.take()),
+    is_large=True,
+)
+FOLDERS = Answer[dict[str, int]](
+    "`{names}`, and their descriptors",
+    lambda folders: Reply({"names": list(folders)}, PassedFds(folders.values())),
+    _unpack_folders,
+)
+OPENED = Answer(
+    "`{isolation, context_shared}`, and the `token` of a session that is kept",
+    _pack_opened,
+    _unpack_opened,
+)
+AS_IT_IS = Answer[Reply]("as the operation says", lambda reply: reply, lambda reply: reply)
+
+
+def of_guest(described: str) -> Answer[GuestAnswer]:
+    """Return how a guest's answer about variables is sent."""
+    return Answer(
+        described, Reply, lambda reply: reply.value if isinstance(reply.value, dict) else {}
+    )

@@ -19,6 +19,7 @@ from atoll.policy import ExecutionPolicy, Isolation, Mount
 from atoll.sandbox import signatures
 
 if TYPE_CHECKING:
+    from atoll.guest.shared.messages import Json
     from atoll.network import OnRequest
 
 HANDLERS, STREAMS, SENT = map(options_with, (HANDLER, STREAM, CROSSES))
@@ -31,7 +32,7 @@ LIMITS = tuple(
 )
 
 
-def to_wire(config: SandboxConfig) -> dict[str, Any]:
+def to_wire(config: SandboxConfig) -> Json:
     """Return the part of a configuration that the daemon needs."""
     level = config.min_isolation
     return {
@@ -48,7 +49,7 @@ def to_wire(config: SandboxConfig) -> dict[str, Any]:
     }
 
 
-def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
+def from_wire(data: Json, **fields: Any) -> SandboxConfig:
     """Return the configuration on the daemon's side, with `fields` replaced."""
     try:
         python, level = data["python"], data["min_isolation"]
@@ -67,13 +68,13 @@ def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
         raise ConfigError(f"not a configuration: {exc!r}"[:500]) from None
 
 
-def asks(data: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+def asks(data: Json, names: tuple[str, ...]) -> list[str]:
     """Return those of `names` for which the client has a function."""
     wanted = data.get("asks")
     return [name for name in names if isinstance(wanted, list) and name in wanted]
 
 
-def network(data: dict[str, Any], on_request: OnRequest) -> NetworkPolicy | None:
+def network(data: Json, on_request: OnRequest) -> NetworkPolicy | None:
     """Return the client's network policy; `on_request` calls the client, if it wants to decide."""
     plain = data.get("network")
     if plain is None:
@@ -85,24 +86,26 @@ def network(data: dict[str, Any], on_request: OnRequest) -> NetworkPolicy | None
         raise ConfigError(f"not a network policy: {exc}"[:500]) from None
 
 
-def tools(data: dict[str, Any]) -> list[dict[str, Any]]:
+def tools(data: Json) -> list[Json]:
     """Return the descriptions of the client's tools; each has a name."""
     given = data.get("tools")
-    described = [{"name": one} if isinstance(one, str) else one for one in given or []]
+    described = [{"name": tool} if isinstance(tool, str) else tool for tool in given or []]
     if not isinstance(given, list) or not all(
-        isinstance(one, dict) and isinstance(one.get("name"), str) for one in described
+        isinstance(tool, dict) and isinstance(tool.get("name"), str) for tool in described
     ):
         raise ConfigError("tools must be a list of descriptions, each with a name")
     return described
 
 
-def _policy_to_wire(policy: ExecutionPolicy) -> dict[str, Any]:
-    mounts = [[str(one.source.absolute()), one.target, one.writable] for one in policy.mounts]
+def _policy_to_wire(policy: ExecutionPolicy) -> Json:
+    mounts = [
+        [str(mount.source.absolute()), mount.target, mount.writable] for mount in policy.mounts
+    ]
     limits = {name: getattr(policy, name) for name in LIMITS}
     return {**limits, "env": dict(policy.env), "mounts": mounts}
 
 
-def _policy_from_wire(data: dict[str, Any]) -> ExecutionPolicy:
+def _policy_from_wire(data: Json) -> ExecutionPolicy:
     mounts = tuple(
         Mount(source=Path(_absolute(source)), target=target, writable=bool(writable))
         for source, target, writable in data["mounts"]

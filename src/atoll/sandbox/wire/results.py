@@ -20,6 +20,8 @@ from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResu
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from atoll.guest.shared.messages import Json
+
 T = TypeVar("T", SandboxResult, ExecuteResponse)
 LONG_TEXT = 1 << 20
 _FIELDS = {
@@ -31,10 +33,10 @@ _VALUES_OF = {
 }
 
 
-def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], bytearray]:
+def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[Json, bytearray]:
     """Return the fields that differ from their defaults, and the bytes that they refer to."""
     beside = bytearray()
-    plain: dict[str, Any] = {}
+    plain: Json = {}
     shape = type(result)
     for (name, default), value in zip(_FIELDS[shape], _VALUES_OF[shape](result), strict=True):
         if value is not default:
@@ -43,70 +45,41 @@ def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], by
     return plain, beside
 
 
-def from_wire(plain: dict[str, Any], beside: bytes) -> SandboxResult:
-    """Return the result; SandboxError if `to_wire` cannot have made it."""
-    return read(SandboxResult, plain, beside)
-
-
-def response_from_wire(plain: dict[str, Any], beside: bytes) -> ExecuteResponse:
-    """Return the result of a shell command."""
-    return read(ExecuteResponse, plain, beside)
-
-
-def read(shape: type[T], plain: dict[str, Any], beside: bytes = b"", who: str = "daemon") -> T:
+def read(shape: type[T], plain: Any, beside: bytes = b"", who: str = "daemon") -> T:
     """Return what `who` answered; SandboxError if a field cannot be that of a result."""
+    fields = {}
     try:
-        fields = {
-            name: _READERS[name](value, beside) if name in _READERS else value
-            for name, value in plain.items()
-        }
-        return shape(**_checked(fields))
+        for name, value in plain.items():
+            if name in _READERS:
+                fields[name] = _READERS[name](value, beside)
+            elif type(value) in _KINDS[name]:
+                fields[name] = value
+            else:
+                raise ValueError(f"{name} cannot be {value!r:.60}")
+            if name in _LIMITS and value is not None and not 0 <= value < _LIMITS[name]:
+                raise ValueError(f"{name} cannot be {value!r:.60}")
+        return shape(**fields)
     except result_fields.SHAPE_ERRORS as exc:
         raise SandboxError(f"the {who} sent no result: {exc!r}"[:500]) from None
 
 
-def _checked(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a result; ValueError if one of them cannot be that of a result."""
-    for name, value in fields.items():
-        if name in _CHECKS and not _CHECKS[name](value):
-            raise ValueError(f"{name} cannot be {value!r:.60}")
-    return fields
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
-def _is_text_or_none(value: Any) -> bool:
-    return value is None or type(value) is str
-
-
-def _is_flag(value: Any) -> bool:
-    return type(value) is bool
-
-
-def _is_time(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)
-
-
-def _is_count(value: Any) -> bool:
-    return value is None or (type(value) is int and 0 <= value < result_fields.MAX_SIZE)
-
-
-def _is_exit_code(value: Any) -> bool:
-    return value is None or (type(value) is int and 0 <= value <= 255)
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("stdout", "stderr", "output"), _is_text),
-    **dict.fromkeys(
-        ("error", "error_type", "value_repr", "workspace_path", "cold_start"), _is_text_or_none
-    ),
-    **dict.fromkeys(("truncated", "state_lost"), _is_flag),
-    **dict.fromkeys(("duration_ms", "cpu_ms"), _is_time),
-    **dict.fromkeys(("fuel_consumed", "memory_used_bytes"), _is_count),
-    "exit_code": _is_exit_code,
+_NONE = type(None)
+_TEXTS = ("error", "error_type", "value_repr", "workspace_path", "cold_start")
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(_TEXTS, (str, _NONE)),
+    **dict.fromkeys(("truncated", "state_lost"), (bool,)),
+    **dict.fromkeys(("duration_ms", "cpu_ms"), (float, int, _NONE)),
+    **dict.fromkeys(("fuel_consumed", "memory_used_bytes", "exit_code"), (int, _NONE)),
 }
+"""The types of fields that are sent as they are."""
+_LIMITS: dict[str, float] = {
+    "duration_ms": math.inf,
+    "cpu_ms": math.inf,
+    "fuel_consumed": result_fields.MAX_SIZE,
+    "memory_used_bytes": result_fields.MAX_SIZE,
+    "exit_code": 256,
+}
+"""Fields that are numbers from 0 up to these."""
 
 
 def _artifact(path: Any, size: Any, media_type: Any) -> Artifact:
@@ -134,6 +107,11 @@ def _get(place: list[int], beside: bytes) -> bytes:
     return beside[start : start + size]
 
 
+def _put_value(value: Any, _beside: bytearray) -> Any:
+    is_plain = type(value) in (str, bool) or (type(value) is int and value.bit_length() < 54)
+    return value if is_plain else values.encode(value)
+
+
 def _put_text(text: str, beside: bytearray) -> Any:
     return text if len(text) < LONG_TEXT else _put(text.encode("utf-8", "surrogatepass"), beside)
 
@@ -145,7 +123,7 @@ def _get_text(value: Any, beside: bytes) -> str:
 
 
 def _put_displays(displays: tuple[Display, ...], beside: bytearray) -> list[Any]:
-    return [[one.media_type, _put(one.data, beside)] for one in displays]
+    return [[display.media_type, _put(display.data, beside)] for display in displays]
 
 
 def _get_displays(rows: list[Any], beside: bytes) -> tuple[Display, ...]:
@@ -153,21 +131,21 @@ def _get_displays(rows: list[Any], beside: bytes) -> tuple[Display, ...]:
 
 
 def _put_artifacts(artifacts: tuple[Artifact, ...], _beside: bytearray) -> list[Any]:
-    return [[one.path, one.size, one.media_type] for one in artifacts]
+    return [[artifact.path, artifact.size, artifact.media_type] for artifact in artifacts]
 
 
 def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
     return tuple(_artifact(*row) for row in rows)
 
 
-def _put_network(use: NetworkUse, _beside: bytearray) -> dict[str, Any]:
+def _put_network(use: NetworkUse, _beside: bytearray) -> Json:
     return dataclasses.asdict(use)
 
 
-def _get_network(plain: dict[str, Any] | None, _beside: bytes) -> NetworkUse | None:
+def _get_network(plain: Json | None, _beside: bytes) -> NetworkUse | None:
     if plain is None:
         return None
-    rows = tuple(NetworkRequest(**one) for one in plain["requests"])
+    rows = tuple(NetworkRequest(**request) for request in plain["requests"])
     return NetworkUse(requests=rows, unlisted=plain["unlisted"])
 
 
@@ -176,8 +154,8 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "stdout": _put_text,
     "output": _put_text,
     "stderr": _put_text,
-    "value": lambda value, _: values.encode(value),
-    "error_args": lambda given, _: [values.encode(one) for one in given],
+    "value": _put_value,
+    "error_args": lambda given, _: [values.encode(item) for item in given],
     "displays": _put_displays,
     "artifacts": _put_artifacts,
     "files_created": lambda names, _: list(names),
@@ -192,7 +170,7 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "output": _get_text,
     "stderr": _get_text,
     "value": lambda value, _: values.decode_plain(value),
-    "error_args": lambda given, _: tuple(values.decode_plain(one) for one in given),
+    "error_args": lambda given, _: tuple(values.decode_plain(item) for item in given),
     "displays": _get_displays,
     "artifacts": _get_artifacts,
     "files_created": _files,

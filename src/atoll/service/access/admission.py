@@ -1,7 +1,7 @@
 """What requests make the service hold in memory: counted before it is held, by tenant and in all.
 
-    request ─▶ App opens a Holding of 0 bytes ─▶ Call.pieces grows it with each piece of the body
-            ─▶ Call.read_json resizes it to what the decoded body takes ─▶ released with the answer
+    request ─▶ App opens a Holding of 0 bytes ─▶ ApiRequest.body grows it with each piece
+            ─▶ ApiRequest.json resizes it to what the decoded body takes ─▶ released with the answer
 
 Whatever outlives the request has a Holding of its own, opened by the object that keeps the bytes:
 
@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Self
 
+from msgspec import Struct
+
 from atoll.service.http.problems import Problem
 from atoll.service.settings import variable
 
@@ -39,6 +41,14 @@ if TYPE_CHECKING:
 
 REJECTIONS = ("too_large", "tenant", "process")
 RETRY_SECONDS = 2
+
+
+class BudgetUse(Struct):
+    """What is held, and what may be."""
+
+    held_bytes: int
+    max_bytes: int
+    max_tenant_bytes: int
 
 
 class Budget:
@@ -72,30 +82,35 @@ class Budget:
         """Hold bytes for a tenant; Problem if there is no room for them."""
         tenant = principal if isinstance(principal, str) else principal.tenant
         holding = Holding(self, tenant, what)
-        holding.grow(size)
+        if size:
+            holding.grow(size)
         return holding
 
     def take(self, tenant: str, size: int, more: int, what: str) -> None:
         """Count `more` bytes for something that has `size` already; Problem if there is no room."""
         if size + more > self.each:
             raise self._reject("too_large", what, size + more)
-        while self.held_by(tenant) + more > self.each:
+        if self._returned:
+            self._collect()
+        while self._tenants[tenant] + more > self.each:
             if not any(drop(tenant) for drop in self.reclaim):
                 raise self._reject("tenant", what, more)
-        while self.held + more > self.total:
+            self._collect()
+        while self._held + more > self.total:
             if not any(drop(None) for drop in self.reclaim):
                 raise self._reject("process", what, more)
+            self._collect()
         self._tenants[tenant] += more
         self._held += more
 
     def give_back(self, tenant: str, size: int) -> None:
-        """Count bytes no more; from any thread."""
+        """Stop counting bytes; from any thread."""
         if size:
             self._returned.append((tenant, size))
 
-    def describe(self) -> dict[str, int]:
+    def describe(self) -> BudgetUse:
         """Return the figures for operators."""
-        return {"held_bytes": self.held, "max_bytes": self.total, "max_tenant_bytes": self.each}
+        return BudgetUse(self.held, self.total, self.each)
 
     def _collect(self) -> None:
         while self._returned:
@@ -163,7 +178,7 @@ class Holding:
         return self
 
     def release(self) -> None:
-        """Hold nothing any more, after the last owner's call."""
+        """Hold nothing, after the last owner's call."""
         self._owners = max(0, self._owners - 1)
         if not self._owners:
             self.shrink(self.size)

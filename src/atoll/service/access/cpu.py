@@ -93,7 +93,7 @@ class CpuMeters:
         self._open.add(meter)
 
     def remove(self, meter: CpuMeter) -> None:
-        """Look at it no more."""
+        """Stop looking at a sandbox."""
         self._open.discard(meter)
 
     async def charge(
@@ -121,7 +121,7 @@ class CpuMeters:
 
     async def sweep_limited(self) -> None:
         """Do the same for keys whose CPU time is limited."""
-        for meter in [one for one in self._open if one.limited]:
+        for meter in [meter for meter in self._open if meter.limited]:
             await self._look_at(meter)
 
     async def _look_at(self, meter: CpuMeter) -> None:

@@ -17,6 +17,8 @@ import sqlite3
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from atoll.errors import ConfigError
 from atoll.policy import check_keys, check_positive
 from atoll.service import clock
@@ -25,12 +27,13 @@ from atoll.service.http.problems import Problem
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
 
 SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 USUAL_SCOPES = ("execute", "sessions", "files")
 _KEY = re.compile(r"atl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
 _TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
+_BY_ID = "SELECT * FROM keys WHERE id = ?"
 BURST_SECONDS = 2.0
 USED_SECONDS = 60
 """How exact the time of a key's last use is."""
@@ -96,11 +99,32 @@ class Principal:
             raise Problem(403, "scope", f"this needs a key with the scope {scope!r}; it has: {has}")
 
 
-class Keys:
-    """The keys in the ledger. A key that is revoked is refused from the next request on."""
+class KeyInfo(Struct, kw_only=True):
+    """A key without its secret."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    id: str
+    tenant: str
+    name: str
+    created: float
+    expires: float | None
+    revoked: float | None
+    used: float | None
+    scopes: list[str]
+    quota: dict[str, float | None]
+
+    @classmethod
+    def of(cls, row: sqlite3.Row) -> KeyInfo:
+        """Return what a row of the database says."""
+        known = {name: row[name] for name in cls.__struct_fields__}
+        scopes, quota = row["scopes"].split(), json.loads(row["quota"])
+        return cls(**{**known, "scopes": scopes, "quota": quota})
+
+
+class Keys:
+    """The keys in the database. A key that is revoked is refused from the next request on."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def add(
         self,
@@ -123,27 +147,34 @@ class Keys:
         expires = None if seconds is None else now + seconds
         limits = json.dumps(asdict(quota or Quota()))
         row = (ident, tenant, name[:200], _digest(key), " ".join(scopes), limits, now, expires)
-        self._ledger.write("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)", *row)
+        self._database.write("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)", *row)
         return key
 
     def revoke(self, ident: str) -> bool:
         """Refuse a key from now on; return whether there was such a key."""
         query = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL"
-        return self._ledger.write(query, clock.now(), ident) > 0
+        return self._database.write(query, clock.now(), ident) > 0
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[KeyInfo]:
         """Return what is known of each key; the keys themselves are not."""
-        rows = self._ledger.all("SELECT * FROM keys ORDER BY created")
-        return [_describe(row) for row in rows]
+        rows = self._database.all("SELECT * FROM keys ORDER BY created")
+        return [KeyInfo.of(row) for row in rows]
 
     def check(self, headers: Headers) -> Principal:
         """Return whose key a request has; 401 if it has none that is valid, 400 if it has two."""
-        return self.of_key(_credential(headers))
+        given = headers.getlist("authorization")
+        if len(given) + len(headers.getlist("x-api-key")) > 1:
+            raise Problem(400, "ambiguous", "the request has several credentials: send one")
+        scheme, _, key = (given[0] if given else "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            detail = "send the header `Authorization: Bearer KEY`; `atoll keys add` makes a key"
+            raise Problem(401, "unauthorized", detail, reason="missing")
+        return self.of_key(key.strip())
 
     def of_key(self, key: str) -> Principal:
         """Return whose key this is; 401 if it is not valid."""
         match = _KEY.match(key)
-        row = self._row(match[1]) if match else None
+        row = self._database.one(_BY_ID, match[1]) if match else None
         known = row["digest"] if row is not None else b"\0" * 32
         if not hmac.compare_digest(known, _digest(key)):
             row = None
@@ -151,10 +182,7 @@ class Keys:
 
     def of_id(self, ident: str) -> Principal:
         """Return who acts by a key that is known by its id alone; 401 if it is not valid now."""
-        return self._of_row(self._row(ident))
-
-    def _row(self, ident: str) -> sqlite3.Row | None:
-        return self._ledger.one("SELECT * FROM keys WHERE id = ?", ident)
+        return self._of_row(self._database.one(_BY_ID, ident))
 
     def _of_row(self, row: sqlite3.Row | None) -> Principal:
         now = clock.now()
@@ -165,7 +193,7 @@ class Keys:
             raise Problem(401, "unauthorized", _WRONG, reason="expired")
         if row["used"] is None or now - row["used"] > USED_SECONDS:
             with contextlib.suppress(sqlite3.Error):  # a full disk does not make a key invalid
-                self._ledger.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
+                self._database.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
         return _principal(row["id"], row["tenant"], row["scopes"], row["quota"])
 
 
@@ -180,22 +208,5 @@ def _principal(key: str, tenant: str, scopes: str, quota: str) -> Principal:
     )
 
 
-def _credential(headers: Headers) -> str:
-    given = headers.getlist("authorization")
-    if len(given) + len(headers.getlist("x-api-key")) > 1:
-        raise Problem(400, "ambiguous", "the request has several credentials: send one")
-    scheme, _, key = (given[0] if given else "").partition(" ")
-    if scheme.lower() != "bearer" or not key.strip():
-        detail = "send the header `Authorization: Bearer KEY`; `atoll keys add` makes a key"
-        raise Problem(401, "unauthorized", detail, reason="missing")
-    return key.strip()
-
-
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
-
-
-def _describe(row: sqlite3.Row) -> dict[str, Any]:
-    names = ("id", "tenant", "name", "created", "expires", "revoked", "used")
-    known = {name: row[name] for name in names}
-    return {**known, "scopes": row["scopes"].split(), "quota": json.loads(row["quota"])}

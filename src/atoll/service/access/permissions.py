@@ -37,11 +37,11 @@ def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
 
 
 def _packages(asked: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    names = {name_of(one) for one in allowed if one == name_of(one)}
-    for one in normalise(asked):
-        named = one in allowed or name_of(one) in names
-        if not named and (ANY not in allowed or environment_name(one) is not None):
-            raise _refusal("package", one, allowed)
+    names = {name_of(package) for package in allowed if package == name_of(package)}
+    for package in normalise(asked):
+        named = package in allowed or name_of(package) in names
+        if not named and (ANY not in allowed or environment_name(package) is not None):
+            raise _refusal("package", package, allowed)
     return normalise(asked)
 
 
@@ -50,7 +50,7 @@ def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPol
     if not isinstance(asked, list):
         fields = msgspec.structs.asdict(asked)
     policy = NetworkPolicy(**{name: one for name, one in fields.items() if one is not UNSET})
-    rules = [HostRule.parse(one) for one in allowed]
+    rules = [HostRule.parse(host) for host in allowed]
     for host in policy.allow:
         if not any(rule.contains(HostRule.parse(host)) for rule in rules):
             raise _refusal("host", host, allowed)

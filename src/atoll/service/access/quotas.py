@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from atoll.service import clock
 from atoll.service.http.problems import Problem
 
@@ -17,11 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.service.access.keys import Principal
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
 
 DAY_SECONDS = 86_400
 FORGET_SECONDS = 3600
 """After it the use of a key that does nothing is on disk alone."""
+
+
+class KeyUse(Struct):
+    """What a key uses now."""
+
+    executions: int = 0
+    sessions: int = 0
+    cpu_seconds_today: float = 0.0
 
 
 @dataclass(slots=True)
@@ -38,7 +48,7 @@ class _Use:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of the key goes on, and its bucket of requests has been full for long."""
+        """Whether the key is idle, and its bucket of requests has been full for long."""
         busy = self.connections or self.executions or self.sessions
         return not busy and time.monotonic() - self.filled > FORGET_SECONDS
 
@@ -50,10 +60,10 @@ def no_cpu_left(most: float) -> Problem:
 
 
 class Quotas:
-    """The use of every key. CPU time of the day is written to the ledger, and read from it."""
+    """The use of every key. CPU time of the day is written to the database, and read from it."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._uses: dict[str, _Use] = {}
 
     def request(self, principal: Principal) -> None:
@@ -87,7 +97,8 @@ class Quotas:
         if use.executions >= quota.executions:
             text = f"the key has {use.executions} executions of at most {quota.executions}"
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
-        self.require_cpu(principal)
+        if quota.cpu_seconds_per_day is not None:
+            self.require_cpu(principal)
         use.executions += 1
         try:
             yield
@@ -104,9 +115,11 @@ class Quotas:
         """Count CPU time of a sandbox."""
         self._use(principal).cpu_seconds += seconds
 
-    def executed(self, principal: Principal) -> None:
-        """Count an execution that has ended towards the day."""
-        self._use(principal).count += 1
+    def executed(self, principal: Principal, cpu_seconds: float = 0.0) -> None:
+        """Count an execution that has ended towards the day, and CPU time of its sandbox."""
+        use = self._use(principal)
+        use.count += 1
+        use.cpu_seconds += cpu_seconds
 
     def open_session(self, principal: Principal) -> None:
         """Count a session until `close_session`; 403 if the key has too many."""
@@ -121,29 +134,27 @@ class Quotas:
         self._use(principal).sessions += 1
 
     def close_session(self, key: str) -> None:
-        """Count a session no more."""
+        """Stop counting a session."""
         if key in self._uses:
             self._uses[key].sessions -= 1
 
-    def now(self, key: str) -> dict[str, float]:
+    def now(self, key: str) -> KeyUse:
         """Return what a key uses now, and the CPU time of its day."""
         use = self._uses.get(key)
         if use is None:
-            return {"executions": 0, "sessions": 0, "cpu_seconds_today": 0.0}
+            return KeyUse()
         today = use.cpu_seconds if use.day == int(clock.now() // DAY_SECONDS) else 0.0
-        return {
-            "executions": use.executions, "sessions": use.sessions, "cpu_seconds_today": today
-        }  # fmt: skip
+        return KeyUse(use.executions, use.sessions, today)
 
     def save(self) -> None:
-        """Write the use of the day to the ledger."""
+        """Write the use of the day to the database."""
         query = (
             "INSERT INTO usage VALUES (date(? * 86400, 'unixepoch'), ?, ?, ?) ON CONFLICT DO UPDATE"
             " SET executions = excluded.executions, cpu_seconds = excluded.cpu_seconds"
         )
         for key, use in list(self._uses.items()):
             if use.saved != (use.count, use.cpu_seconds):
-                self._ledger.write(query, use.day, key, use.count, use.cpu_seconds)
+                self._database.write(query, use.day, key, use.count, use.cpu_seconds)
                 use.saved = use.count, use.cpu_seconds
             if use.idle:
                 del self._uses[key]  # a user of LibreChat's is one of thousands
@@ -155,7 +166,7 @@ class Quotas:
         today = int(clock.now() // DAY_SECONDS)
         if use.day != today:
             query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"
-            row = self._ledger.one(query, principal.key, today)
+            row = self._database.one(query, principal.key, today)
             use.day = today
             use.count, use.cpu_seconds = (row["executions"], row["cpu_seconds"]) if row else (0, 0)
             use.saved = use.count, use.cpu_seconds

@@ -2,24 +2,86 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct, structs
 from starlette.responses import Response
 
 from atoll import __version__
 from atoll.errors import ConfigError
 from atoll.service import clock
-from atoll.service.access.keys import Quota
+from atoll.service.access.admission import BudgetUse
+from atoll.service.access.keys import KeyInfo, Quota
+from atoll.service.access.quotas import KeyUse
+from atoll.service.api.overview import Tiers
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.requests import Json
 from atoll.service.telemetry import metrics
 
 if TYPE_CHECKING:
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 
-async def add_key(call: Call) -> Response:
+class MadeKey(Struct):
+    """A key, which is shown once."""
+
+    id: str
+    key: str
+
+
+class KeyWithUse(KeyInfo, kw_only=True):
+    """A key without its secret, and what it uses now."""
+
+    use: KeyUse
+
+
+class KeyList(Struct):
+    """All keys."""
+
+    items: list[KeyWithUse]
+
+
+class Health(Struct):
+    """That the process lives."""
+
+    status: Literal["healthy"] = "healthy"
+    service: Literal["atoll"] = "atoll"
+    version: str = __version__
+
+
+class Ready(Struct):
+    """That the service takes new work."""
+
+    status: Literal["ready"] = "ready"
+
+
+class SandboxHealth(Struct, kw_only=True):
+    """How the sandboxes are."""
+
+    status: Literal["healthy", "unhealthy"]
+    isolation: str | None
+    tiers: Tiers
+    sessions: int
+    live: int
+    executing: int
+    queued: int
+
+
+class DetailedHealth(Struct, kw_only=True):
+    """How the service is, and what is wrong with it."""
+
+    status: Literal["healthy", "degraded", "unhealthy"]
+    version: str = __version__
+    uptime_seconds: float
+    draining: bool
+    problems: list[str]
+    sandbox: SandboxHealth
+    memory: BudgetUse
+    disk: BudgetUse
+
+
+async def add_key(call: ApiRequest) -> MadeKey:
     """Make a key. It is shown once."""
     given = await call.json(bodies.NewKey)
     key = call.service.keys.add(
@@ -30,84 +92,76 @@ async def add_key(call: Call) -> Response:
         quota=_quota(given.quota),
     )
     await call.service.share_keys()
-    return as_json({"id": key.split("_")[1], "key": key}, 201)
+    return MadeKey(key.split("_")[1], key)
 
 
-async def list_keys(call: Call) -> Response:
+async def list_keys(call: ApiRequest) -> KeyList:
     """List all keys, without their secrets."""
-    quotas = call.service.quotas
-    return as_json(
-        {"items": [{**one, "use": quotas.now(one["id"])} for one in call.service.keys.list()]}
-    )
+    quotas, keys = call.service.quotas, call.service.keys.list()
+    return KeyList([KeyWithUse(**structs.asdict(key), use=quotas.now(key.id)) for key in keys])
 
 
-async def revoke_key(call: Call) -> Response:
+async def revoke_key(call: ApiRequest) -> None:
     """Refuse a key from now on."""
     if not call.service.keys.revoke(call.path["key"]):
         raise Problem(404, "not_found", "there is no such key, or it is revoked already")
     call.service.streams.end_refused()
     await call.service.share_keys()
-    return nothing()
 
 
-async def health(_call: Call) -> Response:
+async def health(_call: ApiRequest) -> Health:
     """Say that the process lives."""
-    return as_json({"status": "healthy", "service": "atoll", "version": __version__})
+    return Health()
 
 
-async def ready(call: Call) -> Response:
+async def ready(call: ApiRequest) -> Ready:
     """Say whether the service takes new work."""
     call.service.require_accepting()
     if call.service.isolation is None:
         raise Problem(503, "unavailable", f"no sandbox can be opened: {call.service.why_not}")
-    return as_json({"status": "ready"})
+    return Ready()
 
 
-async def detailed(call: Call) -> Response:
+async def detailed(call: ApiRequest) -> Json[DetailedHealth]:
     """Say how the sandboxes, the queue and the database are."""
     service = call.service
     await service.refresh()
-    problems: list[str] = []
+    broken: list[str] = []
     degraded: list[str] = []
     if service.isolation is None:
-        problems.append(f"no sandbox can be opened: {service.why_not}")
+        broken.append(f"no sandbox can be opened: {service.why_not}")
     try:
-        service.ledger.one("SELECT COUNT(*) AS n FROM keys")
+        service.database.one("SELECT COUNT(*) AS n FROM keys")
     except Exception as exc:  # noqa: BLE001 - health is for faults of every kind
-        problems.append(f"the database cannot be read: {type(exc).__name__}")
+        broken.append(f"the database cannot be read: {type(exc).__name__}")
+    tiers = service.pool_stats()
+    for name, stats in tiers.items():
+        degraded += [f"tier {name} lacks {library}" for library in stats["missing"]]
     if service.replicas is not None and service.replicas.problem:
         degraded.append(service.replicas.problem)
     if service.fleet is not None:
-        degraded += service.fleet.describe()["problems"]
-    tiers = service.pool_stats()
-    missing = [f"tier {name} lacks {one}" for name, t in tiers.items() for one in t["missing"]]
-    missing += degraded
-    status = "unhealthy" if problems else "degraded" if missing or service.draining else "healthy"
-    sandbox = {
-        "status": "unhealthy" if service.isolation is None else "healthy",
-        "isolation": service.isolation,
-        "tiers": tiers,
-        "sessions": len(service.sessions),
-        "live": service.table.live,
-        "executing": service.limit.running,
-        "queued": service.limit.waiting,
-    }
-    answer = {
-        "status": status,
-        "version": __version__,
-        "uptime_seconds": round(clock.now() - service.started, 3),
-        "draining": service.draining,
-        "problems": problems + missing,
-        "sandbox": sandbox,
-        "memory": service.memory.describe(),
-        "disk": service.disk.describe(),
-    }
-    response = as_json(answer, 503 if problems else 200)
-    response.headers["x-health-status"] = status
-    return response
+        degraded += service.fleet.describe().problems
+    answer = DetailedHealth(
+        status="unhealthy" if broken else "degraded" if degraded or service.draining else "healthy",
+        uptime_seconds=round(clock.now() - service.started, 3),
+        draining=service.draining,
+        problems=broken + degraded,
+        sandbox=SandboxHealth(
+            status="unhealthy" if service.isolation is None else "healthy",
+            isolation=service.isolation,
+            tiers=tiers,
+            sessions=len(service.sessions),
+            live=service.table.live,
+            executing=service.limit.running,
+            queued=service.limit.waiting,
+        ),
+        memory=service.memory.describe(),
+        disk=service.disk.describe(),
+    )
+    return Json(answer, 503 if broken else 200, {"x-health-status": answer.status})
 
 
-async def show_metrics(call: Call) -> Response:
+async def show_metrics(call: ApiRequest) -> Response:
     """Return counters for Prometheus."""
     await call.service.refresh()
     return Response(call.service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})

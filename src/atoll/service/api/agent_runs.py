@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import FileResponse, Response
+from msgspec import UNSET
+from starlette.responses import FileResponse
 
 from atoll.agent.rlm.core import RLM
 from atoll.errors import AtollError
+from atoll.service.core.agent_runs import RunFacts, RunInfo, RunPage, RunTree, bounded
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import EventResponse, as_json, nothing
+from atoll.service.http.requests import EventResponse, Json
+from atoll.service.storage.idempotency import Answer
 
 if TYPE_CHECKING:
     from atoll.agent.trajectory import Event
     from atoll.service.core.agent_runs import AgentRun
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 LONGEST_LINE = 4 << 20
 UPLOAD_BYTES = 256 << 20
@@ -36,7 +39,7 @@ class NewRun(bodies.Body, kw_only=True):
     max_depth: int = 1
 
 
-async def start(call: Call) -> Response:
+async def start(call: ApiRequest) -> Json[RunInfo]:
     """Ask an agent a question over a context; its events can be watched at once."""
     given = await call.json(NewRun)
     allowed = call.service.settings.models
@@ -47,13 +50,14 @@ async def start(call: Call) -> Response:
                 403, "model", f"the model {model[:100]!r} is not offered; there is {known}"
             )
 
-    async def work() -> tuple[int, Any]:
+    async def work() -> RunInfo:
         context = await _context(call, given)
         runs, loop = call.service.runs, asyncio.get_running_loop()
-        run = runs.draft(call.principal, question=given.question, model=given.model)
+        facts = RunFacts(question=bounded(given.question), model=bounded(given.model))
+        run = runs.draft(call.principal, facts)
 
-        def tell(event: Event) -> None:
-            loop.call_soon_threadsafe(runs.told, run, event)
+        def record(event: Event) -> None:
+            loop.call_soon_threadsafe(runs.record, run, event)
 
         try:
             agent = RLM(
@@ -63,21 +67,21 @@ async def start(call: Call) -> Response:
                 max_depth=given.max_depth,
                 backend="native",
                 trajectory=run.path,
-                on_event=tell,
+                on_event=record,
             )
             runs.begin(run)  # it counts from here on, and can be cancelled
         except BaseException:
             runs.discard(run)
             raise
         held = call.held.share()
-        run.task = asyncio.ensure_future(_carry_out(call, agent, run, given, context))
+        run.task = asyncio.ensure_future(_answer(call, agent, run, given, context))
         run.task.add_done_callback(lambda _: held.release())
-        return 201, run.describe()
+        return run.describe()
 
     return await call.once(work)
 
 
-async def upload(call: Call) -> Response:
+async def upload(call: ApiRequest) -> RunInfo:
     """Take the trajectory of a run elsewhere, one event a line; lines are shown as they come."""
     runs = call.service.runs
     run, rest = runs.begin(runs.draft(call.principal)), b""
@@ -87,57 +91,55 @@ async def upload(call: Call) -> Response:
             *lines, rest = (rest + piece).split(b"\n")
             if len(rest) > LONGEST_LINE:
                 raise Problem(413, "too_large", f"a line has at most {LONGEST_LINE:,} bytes")
-            call.service.runs.append(run, [line for line in lines if line.strip()])
-        call.service.runs.append(run, [rest] if rest.strip() else [])
+            runs.append(run, [line for line in lines if line.strip()])
+        runs.append(run, [rest] if rest.strip() else [])
     finally:
-        call.service.runs.end(run, "cut off")
-    return as_json(run.describe(), 201)
+        runs.end(run, "cut off")
+    return run.describe()
 
 
-async def list_runs(call: Call) -> Response:
+async def list_runs(call: ApiRequest) -> RunPage:
     """List the tenant's runs, newest first."""
-    page = call.service.runs.page(call.principal, call.number("limit", 50), call.query("cursor"))
-    return as_json(page)
+    return call.service.runs.page(call.principal, call.number("limit", 50), call.query("cursor"))
 
 
-async def show(call: Call) -> Response:
+async def show(call: ApiRequest) -> RunInfo:
     """Return what is known of a run: question, answer, evidence, coverage, cost."""
-    return as_json(_run(call).describe())
+    return _run(call).describe()
 
 
-async def tree(call: Call) -> Response:
+async def tree(call: ApiRequest) -> Json[RunTree]:
     """Return a run's turns and calls as a tree, with time and cost of each."""
-    return Response(await _run(call).tree(), media_type="application/json")
+    return Json.of(Answer(200, await _run(call).tree()))
 
 
-async def events(call: Call) -> Response:
+async def events(call: ApiRequest) -> EventResponse:
     """Stream a run's events, from the one after `after` or Last-Event-ID, until it ends."""
     pause = call.service.settings.keepalive_seconds
     return EventResponse(call, _run(call).events(call.after, pause))
 
 
-async def trajectory(call: Call) -> Response:
+async def trajectory(call: ApiRequest) -> FileResponse:
     """Return a run's trajectory file."""
     run = _run(call)
     name = f"{run.id}.jsonl"
     return FileResponse(run.path, media_type="application/octet-stream", filename=name)
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: ApiRequest) -> RunInfo:
     """Stop a run that this service carries out."""
     run = _run(call)
     if run.task is not None:
         run.task.cancel()
-    return as_json(run.describe(listed=True), 202)
+    return run.describe(listed=True)
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ApiRequest) -> None:
     """Forget a run that has ended."""
     call.service.runs.delete(call.principal, call.path["run"])
-    return nothing()
 
 
-async def _context(call: Call, given: NewRun) -> Any:
+async def _context(call: ApiRequest, given: NewRun) -> Any:
     if given.context is None:
         return None
     if isinstance(given.context.id, str):
@@ -145,7 +147,8 @@ async def _context(call: Call, given: NewRun) -> Any:
     return given.context.text if isinstance(given.context.text, str) else given.context.value
 
 
-async def _carry_out(call: Call, agent: RLM, run: AgentRun, given: NewRun, context: Any) -> None:
+async def _answer(call: ApiRequest, agent: RLM, run: AgentRun, given: NewRun, context: Any) -> None:
+    """Let the agent answer the question; note how that ended."""
     outcome, model = "failed", given.model
     try:
         async with agent:
@@ -154,14 +157,15 @@ async def _carry_out(call: Call, agent: RLM, run: AgentRun, given: NewRun, conte
         outcome = "cancelled"
         raise
     except AtollError as exc:
-        run.facts.setdefault("error", f"{type(exc).__name__}: {exc}")
+        if run.facts.error is UNSET:
+            run.facts.error = f"{type(exc).__name__}: {exc}"
     finally:
         await asyncio.sleep(0)  # events of other threads are taken first
         call.service.runs.end(run, outcome)
         metrics, facts = call.service.metrics, run.facts
-        metrics.runs.labels(facts["outcome"]).inc()
-        metrics.run_cost.labels(model).inc(facts["usd"] or 0)
+        metrics.runs.labels(facts.outcome).inc()
+        metrics.run_cost.labels(model).inc(facts.usd or 0)
 
 
-def _run(call: Call) -> AgentRun:
+def _run(call: ApiRequest) -> AgentRun:
     return call.service.runs.get(call.principal, call.path["run"])

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.search.coverage import KINDS
+from atoll.search.grep import Hit
 from atoll.search.index import ContextIndex
+from atoll.search.sections import Section
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import as_json
+from atoll.service.storage.objects import StoredObject
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from atoll.sandbox.context import Context
-    from atoll.search.coverage import Ledger
-    from atoll.service.http.requests import Call
+    from atoll.search.coverage import CoverageLog
+    from atoll.service.http.requests import ApiRequest
 
-MOST_CHARACTERS = 64 << 10
-MOST_RANGES = 2_000
+MAX_CHARACTERS = 64 << 10
+MAX_RANGES = 2_000
 SEARCH_SECONDS = 10.0
 
 
@@ -36,65 +37,100 @@ class Search(bodies.Body, kw_only=True):
     end: int | None = None
 
 
-async def list_contexts(call: Call) -> Response:
+class ContextList(Struct):
+    """The tenant's contexts, newest first."""
+
+    items: list[StoredObject]
+
+
+class ContextText(Struct):
+    """A part of a context."""
+
+    start: int
+    end: int
+    length: int
+    text: str
+
+
+class ContextHits(Struct):
+    """Lines that have the pattern."""
+
+    hits: tuple[Hit, ...]
+    more: bool
+    total: int
+    counted: bool
+
+
+class ContextSections(Struct):
+    """The headings of a context, in order."""
+
+    items: tuple[Section, ...]
+
+
+class ContextCoverage(Struct, kw_only=True):
+    """How much of a context was seen, and through these routes also which parts."""
+
+    length: int | UnsetType = UNSET
+    scanned: int | UnsetType = UNSET
+    shown: int | UnsetType = UNSET
+    scanned_share: float | UnsetType = UNSET
+    shown_share: float | UnsetType = UNSET
+    map: str | UnsetType = UNSET
+    ranges: dict[str, list[tuple[int, int]]] | None = None
+
+
+async def list_contexts(call: ApiRequest) -> ContextList:
     """List the tenant's contexts, newest first."""
-    return as_json({"items": call.service.objects.list(call.principal, "context")})
+    return ContextList(call.service.objects.list(call.principal, "context"))
 
 
-async def text(call: Call) -> Response:
+async def text(call: ApiRequest) -> ContextText:
     """Return a part of a context, at most 65,536 characters."""
     context, seen = await _opened(call)
     start = call.number("start", 0)
-    end = min(call.number("end", start + MOST_CHARACTERS), start + MOST_CHARACTERS, context.length)
+    end = min(call.number("end", start + MAX_CHARACTERS), start + MAX_CHARACTERS, context.length)
     part = await asyncio.to_thread(lambda: ContextIndex.of(context).text(start, max(start, end)))
     seen.show(start, start + len(part))
-    found = {"start": start, "end": start + len(part), "length": context.length, "text": part}
-    return as_json(found)
+    return ContextText(start, start + len(part), context.length, part)
 
 
-async def search(call: Call) -> Response:
+async def search(call: ApiRequest) -> ContextHits:
     """Find the lines of a context that have a pattern, which RE2 understands."""
     given = await call.json(Search)
     context, seen = await _opened(call)
-    options: dict[str, Any] = {
-        name: getattr(given, name) for name in ("most", "literal", "ignore_case", "start", "end")
-    }
+    options = msgspec.structs.asdict(given)
     found = await asyncio.to_thread(
-        lambda: ContextIndex.of(context).grep(given.pattern, seconds=SEARCH_SECONDS, **options)
+        lambda: ContextIndex.of(context).grep(seconds=SEARCH_SECONDS, **options)
     )
     seen.scan(*found.scanned)
     for hit in found.hits:
         seen.show(hit.at, hit.at + len(hit.text))
-    hits = [
-        {"line": one.line, "start": one.start, "end": one.end, "at": one.at, "text": one.text}
-        for one in found.hits
-    ]
-    return as_json(
-        {"hits": hits, "more": found.more, "total": found.total, "counted": found.counted}
-    )
+    return ContextHits(found.hits, found.more, found.total, found.counted)
 
 
-async def sections(call: Call) -> Response:
+async def sections(call: ApiRequest) -> ContextSections:
     """Return the headings of a context, in order."""
     context, _ = await _opened(call)
-    found = await asyncio.to_thread(lambda: ContextIndex.of(context).sections())
-    return as_json({"items": [msgspec.to_builtins(one) for one in found]})
+    return ContextSections(await asyncio.to_thread(lambda: ContextIndex.of(context).sections()))
 
 
-async def coverage(call: Call) -> Response:
+async def coverage(call: ApiRequest) -> ContextCoverage:
     """Return what was seen of a context: through these routes, or with `run` by an agent."""
     ident = call.query("run")
     if ident:
-        found = call.service.runs.get(call.principal, ident).facts.get("coverage") or {}
-        return as_json({**found, "ranges": None})
+        try:
+            known = call.service.runs.get(call.principal, ident).facts.coverage
+            return msgspec.convert(known or {}, ContextCoverage)
+        except msgspec.ValidationError:  # of a run elsewhere, which may report anything
+            return ContextCoverage()
     _, seen = await _opened(call)
-    ranges = {kind: seen.ranges(kind)[:MOST_RANGES] for kind in KINDS}
-    return as_json({**seen.coverage().to_dict(), "ranges": ranges})
+    ranges = {kind: seen.ranges(kind)[:MAX_RANGES] for kind in KINDS}
+    return msgspec.convert({**seen.coverage().to_dict(), "ranges": ranges}, ContextCoverage)
 
 
-async def _opened(call: Call) -> tuple[Context, Ledger]:
+async def _opened(call: ApiRequest) -> tuple[Context, CoverageLog]:
     """Return a context with what has been seen of it since it was first looked into."""
     context = await call.service.contexts.open(call.principal, call.path["context"])
-    if call.service.objects.describe(call.principal, "context", call.path["context"]).get("json"):
+    if call.service.objects.describe(call.principal, "context", call.path["context"]).json is True:
         raise Problem(422, "not_text", "the context is data, not text: look into it in a session")
     return context, call.service.contexts.seen(call.principal, context)

@@ -9,25 +9,25 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, structs
 
 from atoll.files.base import infos, request
 from atoll.files.types import FileError
 from atoll.guest.shared.workspace import LINES, MAX_MATCHES
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import as_json
+from atoll.service.http.requests import Json
 from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.responses import Response
-
     from atoll.files.types import FileInfo
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
-_STATUSES = {
+Plain = dict[str, Any]
+"""An answer, or the parameters, of an operation as guest/shared/workspace has them."""
+STATUSES = {
     FileError.FILE_NOT_FOUND: 404,
     FileError.PERMISSION_DENIED: 403,
     FileError.TOO_LARGE: 413,
@@ -159,88 +159,87 @@ class FileOperation(NamedTuple):
     summary: str
     body: type[Struct]
     answer: type[Struct]
-    label: Callable[[dict[str, Any], dict[str, Any]], Struct]
+    label: Callable[[Plain, Plain], Struct]
 
 
-def _entry(one: FileInfo) -> FileEntry:
-    return FileEntry(one.path, "dir" if one.is_dir else "file", one.size, one.modified_at)
+def _entry(info: FileInfo) -> FileEntry:
+    return FileEntry(info.path, "dir" if info.is_dir else "file", info.size, info.modified_at)
 
 
-def entries(answer: dict[str, Any], _params: object = None) -> FileEntries:
+def entries(answer: Plain, _params: object = None) -> FileEntries:
     """Return files and folders as objects."""
-    return FileEntries([_entry(one) for one in infos(answer["entries"])], answer["truncated"])
+    return FileEntries([_entry(info) for info in infos(answer["entries"])], answer["truncated"])
 
 
-def _matches(answer: dict[str, Any], _params: object) -> FileMatches:
-    return FileMatches([FileMatch(*one) for one in answer["matches"]], answer["truncated"])
+def _matches(answer: Plain, _params: object) -> FileMatches:
+    return FileMatches([FileMatch(*row) for row in answer["matches"]], answer["truncated"])
 
 
-def _lines(answer: dict[str, Any], _params: object) -> FileLines:
+def _lines(answer: Plain, _params: object) -> FileLines:
     created, modified = iso_time(answer["created"]), iso_time(answer["modified"])
     return FileLines(answer["content"], created, modified)
 
 
-def _done(_answer: object, params: dict[str, Any]) -> FileDone:
-    return FileDone(params.get("target", params["path"]))
+def _done(_answer: object, params: Plain) -> FileDone:
+    return FileDone(str(params.get("target", params["path"])))
 
 
-OPERATIONS = {
-    "ls": FileOperation("List a folder; no entries if there is none.", FilePath, FileEntries,
-                        entries),
-    "glob": FileOperation("Find files and folders by a pattern of their paths.", GlobFiles,
-                          FileEntries, entries),
-    "grep": FileOperation("Find lines of text files.", GrepFiles, FileMatches, _matches),
-    "stat": FileOperation("Describe a file or folder.", FilePath, FileEntry,
-                          lambda answer, _params: _entry(infos([answer["entry"]])[0])),
-    "read": FileOperation("Return numbered lines of a text file, for a model.", ReadFile, FileText,
-                          lambda answer, _params: FileText(answer["text"])),
-    "read_raw": FileOperation("Return the lines of a text file.", FilePath, FileLines, _lines),
-    "write": FileOperation("Make a text file; 409 if it is there already.", WriteFile, FileDone,
-                           _done),
-    "edit": FileOperation("Replace text in a file; 422 if it does not occur once.", EditFile,
-                          FileEdited,
-                          lambda answer, _p: FileEdited(answer["path"], answer["occurrences"])),
-    "delete": FileOperation("Delete a file; a folder only with `recursive`.", DeleteFile, FileDone,
-                            _done),
-    "move": FileOperation("Rename a file or folder; 409 if the target exists.", MoveFile, FileDone,
-                          _done),
-    "mkdir": FileOperation("Make a folder and its parents.", FilePath, FileDone, _done),
-}  # fmt: skip
+def _stat(answer: Plain, _params: object) -> FileEntry:
+    return _entry(infos([answer["entry"]])[0])
 
 
-async def operate(call: Call, name: str) -> Response:
+def _text(answer: Plain, _params: object) -> FileText:
+    return FileText(answer["text"])
+
+
+def _edited(answer: Plain, _params: object) -> FileEdited:
+    return FileEdited(answer["path"], answer["occurrences"])
+
+
+_TABLE = (
+    ("ls", "List a folder; no entries if there is none.", FilePath, FileEntries, entries),
+    ("glob", "Find files and folders by a pattern of paths.", GlobFiles, FileEntries, entries),
+    ("grep", "Find lines of text files.", GrepFiles, FileMatches, _matches),
+    ("stat", "Describe a file or folder.", FilePath, FileEntry, _stat),
+    ("read", "Return numbered lines of a text file, for a model.", ReadFile, FileText, _text),
+    ("read_raw", "Return the lines of a text file.", FilePath, FileLines, _lines),
+    ("write", "Make a text file; 409 if it is there already.", WriteFile, FileDone, _done),
+    ("edit", "Replace a text; 422 if it does not occur once.", EditFile, FileEdited, _edited),
+    ("delete", "Delete a file; a folder only with `recursive`.", DeleteFile, FileDone, _done),
+    ("move", "Rename a file or folder; 409 if the target exists.", MoveFile, FileDone, _done),
+    ("mkdir", "Make a folder and its parents.", FilePath, FileDone, _done),
+)
+OPERATIONS = {row[0]: FileOperation(*row[1:]) for row in _TABLE}
+
+
+async def operate(call: ApiRequest, name: str) -> Json[Any]:
     """Carry out a file operation; return its answer, or raise its error as a problem."""
     files = call.session.files
     operation = OPERATIONS[name]
-    given: Any = await call.json(operation.body)
-    params = {field: getattr(given, field) for field in given.__struct_fields__}
-    if min(params.get(one, 0) for one in _COUNTS) < 0:
+    given = await call.json(operation.body)
+    params = structs.asdict(given)
+    if min(params.get(count, 0) for count in _COUNTS) < 0:
         raise Problem(400, "invalid", f"{', '.join(_COUNTS)} must be 0 or more")
     if name in _READ_WHOLE:
         with contextlib.suppress(OSError):  # the operation itself reports it
             call.held.grow(READ_COST * (await files.stat(params["path"])).size)
     answer = await request(files, name, params)
     if call.flag("raw"):
-        return as_json(answer)
+        return Json(answer)
     _check(params["path"], answer)
-    return labelled(operation.label(answer, params))
-
-
-def labelled(answer: Struct) -> Response:
-    """Return an answer as JSON: names of files may have lone surrogates, which a dict can hold."""
-    return as_json(to_builtins(answer))
+    return Json(operation.label(answer, params))
 
 
 def refusal(path: str, error: str | None, text: str = "") -> Problem:
     """Return the answer for a file that could not be read, written, moved or deleted."""
-    status = _STATUSES.get(FileError(error), 422) if error in _CODES else 422
+    status = STATUSES.get(FileError(error), 422) if error in _CODES else 422
     return Problem(status, "file", text or f"{path!r}: {error}", file_error=error)
 
 
-_CODES = {str(one) for one in FileError}
+_CODES = set(map(str, FileError))
 
 
-def _check(path: str, answer: dict[str, Any]) -> None:
+def _check(path: str, answer: Plain) -> None:
     """Raise the error that a plain answer tells of: as a code with a reason, or as a text."""
     text = str(answer.get("error", answer.get("text", "")))
     said = text.removeprefix("Error: ")

@@ -11,29 +11,28 @@ from starlette.responses import Response
 
 from atoll.files.base import request
 from atoll.guest.shared.workspace import code_of, words
-from atoll.service.api.file_operations import entries, labelled, refusal
+from atoll.service.api.file_operations import FileEntries, entries, refusal
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import nothing, until_gone
+from atoll.service.http.requests import PieceResponse
 from atoll.service.storage.spool import Spool
 
 if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
+    from collections.abc import AsyncIterator
 
     from atoll.files.base import Files
     from atoll.files.live import FileReader
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
 
 
-async def list_folder(call: Call) -> Response:
+async def list_folder(call: ApiRequest) -> FileEntries:
     """List a folder of the session."""
-    answer = await request(_files(call), "ls", {"path": call.query("path", ".")})
-    return labelled(entries(answer))
+    return entries(await request(_files(call), "ls", {"path": call.query("path", ".")}))
 
 
-async def download(call: Call) -> Response:
+async def download(call: ApiRequest) -> Response:
     """Return a file's bytes, or the part that the header Range names; only that is read."""
     path = _path(call)
     try:
@@ -47,12 +46,12 @@ async def download(call: Call) -> Response:
         raise
 
 
-def _part_of(call: Call, path: str, file: FileReader) -> Response:
+def _part_of(call: ApiRequest, path: str, file: FileReader) -> Response:
     headers, asked = call.request.headers, call.request.headers.get("range")
     name = path.rstrip("/").rpartition("/")[2]
     shown = quote(name, safe="", errors="surrogateescape")
     tag = f'"{file.tag}"'
-    told = {
+    sent = {
         "accept-ranges": "bytes",
         "content-disposition": f"attachment; filename*=UTF-8''{shown}",
         "etag": tag,
@@ -60,48 +59,49 @@ def _part_of(call: Call, path: str, file: FileReader) -> Response:
     }
     if headers.get("if-none-match") == tag:
         file.close()
-        return Response(None, 304, told)
+        return Response(None, 304, sent)
     start, end, status = 0, file.size, 200
     if asked is not None and headers.get("if-range", tag) == tag:
         start, end = _span(asked, file.size)
-        told["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
+        sent["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
         status = 206
-    told["content-length"] = str(end - start)
+    sent["content-length"] = str(end - start)
     wanted = call.request.method != "HEAD"
     call.service.metrics.file_bytes.labels("out").inc(end - start if wanted else 0)
-    return FilePart(file, start, end, status, told, body=wanted)
+    return FilePart(file, start, end, status, sent, body=wanted)
 
 
-class FilePart(Response):
+class FilePart(PieceResponse):
     """A part of a file, read as the client takes it."""
 
     def __init__(
-        self, file: FileReader, start: int, end: int, status: int, headers: dict[str, str], *,
+        self,
+        file: FileReader,
+        start: int,
+        end: int,
+        status: int,
+        headers: dict[str, str],
+        *,
         body: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(None, status, headers, "application/octet-stream")
         self._file, self._at, self._end = file, start, end if body else start
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it; a client that goes away ends it."""
-        try:
-            start = {"type": "http.response.start", "status": self.status_code}
-            await send({**start, "headers": self.raw_headers})
-            await until_gone(receive, self._stream(send))
-        finally:
-            self._file.close()
-
-    async def _stream(self, send: Send) -> None:
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the part as it is read."""
         while self._at < self._end:
             piece = await self._file.read(self._at, min(PIECE, self._end - self._at))
             if not piece:
                 raise OSError("the file became shorter while it was read")
             self._at += len(piece)
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            yield piece
+
+    async def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
-async def upload(call: Call) -> Response:
+async def upload(call: ApiRequest) -> None:
     """Write a file, in place of one that is there, and its parent folders."""
     path, files = _path(call), _files(call)
     with Spool(call) as spool:
@@ -111,10 +111,9 @@ async def upload(call: Call) -> Response:
         answer = await spool.store(files, path)
     if "error" in answer:
         raise refusal(path, answer["error"], f"{path!r}: {answer['reason']}")
-    return nothing()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ApiRequest) -> None:
     """Delete a file; a folder, with all it holds, only with `recursive=1`."""
     path = _path(call)
     await _check_tag(call, path)
@@ -123,10 +122,9 @@ async def delete(call: Call) -> Response:
     )
     if "error" in answer:
         raise refusal(path, answer["error"], f"{path!r}: {answer['reason']}")
-    return nothing()
 
 
-async def _check_tag(call: Call, path: str) -> None:
+async def _check_tag(call: ApiRequest, path: str) -> None:
     """Raise 412 if the header If-Match names no tag that the file has now."""
     asked = call.request.headers.get("if-match")
     if asked is None:
@@ -142,11 +140,11 @@ async def _check_tag(call: Call, path: str) -> None:
         raise Problem(412, "changed", f"{path!r} is not as If-Match says: read it again")
 
 
-def _files(call: Call) -> Files:
+def _files(call: ApiRequest) -> Files:
     return call.session.files
 
 
-def _path(call: Call) -> str:
+def _path(call: ApiRequest) -> str:
     path = call.query("path")
     if not path:
         raise Problem(400, "invalid", "name the file: ?path=folder/name")

@@ -5,55 +5,206 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from atoll.service import clock
+from atoll.service.access.keys import Quota
+from atoll.service.access.quotas import KeyUse
 from atoll.service.http.problems import Problem, encode
-from atoll.service.http.requests import EventResponse, as_json
+from atoll.service.http.requests import EventResponse
+from atoll.service.http.streams import KEEPALIVE, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.responses import Response
-
     from atoll.service.access.keys import Principal
-    from atoll.service.core.executions import Event
     from atoll.service.core.service import Service
-    from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.core.tenant_session import HostedSession, SessionInfo
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.streams import Event
 
-MOST_SAMPLES = 180
+MAX_SAMPLES = 180
 """Fifteen minutes of them."""
 EVERY_SECONDS = 1.0
+
+
+Tiers = dict[str, dict[str, Any]]
+"""What a pool says of its tiers of warm sandboxes, by name."""
+
+
+class NodeInfo(Struct, kw_only=True):
+    """What an operator sees of a node."""
+
+    name: str
+    load: float
+    sessions: int
+    capacity: int
+    executing: int
+    queued: int
+    executions: int
+    durable: int
+    save_lag: float
+    draining: bool
+    isolation: str
+    tiers: Tiers
+
+
+class FleetInfo(Struct, kw_only=True):
+    """What an operator sees of a fleet."""
+
+    address: str
+    ident: str | None
+    problems: list[str]
+    nodes: list[NodeInfo]
+
+
+class Figures(Struct, kw_only=True):
+    """What the service does now, and has done since it started."""
+
+    executing: int
+    queued: int
+    sessions: int
+    live: int
+    runs: int
+    executions: int
+    rejected: int
+    requests: int
+    cpu_seconds: float
+
+    @classmethod
+    def of(cls, service: Service) -> Self:
+        """Return the figures of now."""
+        metrics = service.metrics
+        return cls(
+            executing=service.limit.running,
+            queued=service.limit.waiting,
+            sessions=len(service.sessions),
+            live=service.table.live,
+            runs=service.runs.running,
+            executions=sum(metrics.outcomes.values()),
+            rejected=sum(metrics.rejected.values()),
+            requests=metrics.answers,
+            cpu_seconds=round(metrics.cpu_seconds, 3),
+        )
+
+
+class Sample(Figures, kw_only=True):
+    """The figures of a moment."""
+
+    at: float
+
+
+class Limits(Struct, kw_only=True):
+    """What the service may do at a time."""
+
+    sessions: int
+    live: int
+    executing: int
+    queued: int
+
+
+class Overview(Figures, kw_only=True):
+    """The figures of the whole service."""
+
+    isolation: str | None
+    draining: bool
+    uptime_seconds: float
+    tiers: Tiers
+    fleet: FleetInfo | None
+    outcomes: dict[str, int]
+    rejected_by_code: dict[str, int]
+    limits: Limits
+
+    @classmethod
+    def of_service(cls, service: Service, **more: Any) -> Self:
+        """Return the figures of now."""
+        settings = service.settings
+        return cls(
+            **structs.asdict(Figures.of(service)),
+            isolation=service.isolation,
+            draining=service.draining,
+            uptime_seconds=round(clock.now() - service.started, 3),
+            tiers=service.pool_stats(),
+            fleet=None if service.fleet is None else service.fleet.describe(),
+            outcomes=dict(service.metrics.outcomes),
+            rejected_by_code=dict(service.metrics.rejected),
+            limits=Limits(
+                sessions=settings.max_sessions,
+                live=settings.max_live,
+                executing=settings.max_running,
+                queued=settings.max_queue,
+            ),
+            **more,
+        )
+
+
+class Stats(Overview, kw_only=True):
+    """The figures of the whole service, and those of the last fifteen minutes."""
+
+    history: list[Sample]
+
+
+class WhoAmI(Struct, kw_only=True):
+    """Whose key a request has, what it may do, and what it uses."""
+
+    key: str
+    tenant: str
+    scopes: list[str]
+    quota: Quota
+    use: KeyUse
+
+
+class DayUse(Struct, kw_only=True):
+    """What a key used on a day (UTC)."""
+
+    day: str
+    key: str
+    executions: int
+    cpu_seconds: float
+    tenant: str | None
+    name: str | None
+
+
+class DayUses(Struct):
+    """What keys used by day."""
+
+    items: list[DayUse]
+
+
+class Draining(Struct):
+    """Whether new work is refused, and how much still runs."""
+
+    draining: bool
+    executing: int | UnsetType = UNSET
 
 
 class _Described(NamedTuple):
     """A session as a tenant sees it."""
 
-    ident: str
     line: bytes
     """All that does not change with each second, to compare."""
-    facts: dict[str, Any]
+    info: SessionInfo
 
 
 def _described(session: HostedSession) -> _Described:
-    facts = session.describe()
-    lasting = {name: one for name, one in facts.items() if name != "idle_seconds_now"}
-    return _Described(session.id, encode(lasting), facts)
+    info = session.describe()
+    return _Described(encode(structs.replace(info, idle_seconds_now=0.0)), info)
 
 
 class Samples:
     """The figures of the last minutes, for a line in a picture."""
 
     def __init__(self) -> None:
-        self._kept: deque[dict[str, Any]] = deque(maxlen=MOST_SAMPLES)
+        self._kept: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._described: dict[str, tuple[float, list[_Described]]] = {}
 
     def take(self, service: Service) -> None:
-        """Note the figures of now; forget what is described of sessions that nobody watches."""
-        self._kept.append({"at": clock.now(), **_numbers(service)})
+        """Note the figures of now; forget descriptions of sessions that are not watched."""
+        self._kept.append(Sample(**structs.asdict(Figures.of(service)), at=clock.now()))
         old = time.monotonic() - EVERY_SECONDS
-        self._described = {who: one for who, one in self._described.items() if one[0] > old}
+        self._described = {who: known for who, known in self._described.items() if known[0] > old}
 
     def sessions(self, service: Service, who: Principal) -> list[_Described]:
         """Describe a tenant's sessions, once for all that watch them at about the same time.
@@ -61,68 +212,36 @@ class Samples:
         To describe one asks the kernel what it uses: with hundreds of watchers, and anew for each,
         that would keep the event loop busy.
         """
-        at, found = self._described.get(who.tenant, (0.0, []))
+        at, described = self._described.get(who.tenant, (0.0, []))
         if time.monotonic() - at > EVERY_SECONDS / 2:
-            found = [_described(one) for one in service.sessions.of(who)]
-            self._described[who.tenant] = time.monotonic(), found
-        return found
+            described = [_described(session) for session in service.sessions.of(who)]
+            self._described[who.tenant] = time.monotonic(), described
+        return described
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[Sample]:
         """Return them, oldest first."""
         return list(self._kept)
 
 
-def figures(service: Service) -> dict[str, Any]:
-    """Return the figures of the whole service."""
-    return {
-        **_numbers(service),
-        "isolation": service.isolation,
-        "draining": service.draining,
-        "uptime_seconds": round(clock.now() - service.started, 3),
-        "tiers": service.pool_stats(),
-        "fleet": None if service.fleet is None else service.fleet.describe(),
-        "outcomes": dict(service.metrics.outcomes),
-        "rejected_by_code": dict(service.metrics.rejected),
-        "limits": {
-            "sessions": service.settings.max_sessions,
-            "live": service.settings.max_live,
-            "executing": service.settings.max_running,
-            "queued": service.settings.max_queue,
-        },
-    }
-
-
-def _numbers(service: Service) -> dict[str, Any]:
-    metrics = service.metrics
-    return {
-        "executing": service.limit.running,
-        "queued": service.limit.waiting,
-        "sessions": len(service.sessions),
-        "live": service.table.live,
-        "runs": service.runs.running,
-        "executions": sum(metrics.outcomes.values()),
-        "rejected": sum(metrics.rejected.values()),
-        "requests": metrics.answers,
-        "cpu_seconds": round(metrics.cpu_seconds, 3),
-    }
-
-
-async def whoami(call: Call) -> Response:
+async def whoami(call: ApiRequest) -> WhoAmI:
     """Say whose key the request has, and what it may do."""
     who = call.principal
-    quota = {name: getattr(who.quota, name) for name in who.quota.__slots__}
-    known = {"key": who.key, "tenant": who.tenant, "scopes": sorted(who.scopes), "quota": quota}
-    return as_json({**known, "use": call.service.quotas.now(who.key)})
+    return WhoAmI(
+        key=who.key,
+        tenant=who.tenant,
+        scopes=sorted(who.scopes),
+        quota=who.quota,
+        use=call.service.quotas.now(who.key),
+    )
 
 
-async def stats(call: Call) -> Response:
+async def stats(call: ApiRequest) -> Stats:
     """Return the figures of the service, now and over the last fifteen minutes."""
-    service = call.service
-    await service.refresh()
-    return as_json({**figures(service), "history": service.samples.list()})
+    await call.service.refresh()
+    return Stats.of_service(call.service, history=call.service.samples.list())
 
 
-async def usage(call: Call) -> Response:
+async def usage(call: ApiRequest) -> DayUses:
     """Return what keys used by day: the tenant's, or with the scope admin everybody's."""
     begin, end = call.query("from") or "0000-01-01", call.query("to") or "9999-12-31"
     call.service.quotas.save()
@@ -132,26 +251,25 @@ async def usage(call: Call) -> Response:
         " AND (? OR keys.tenant = ?) ORDER BY day, key LIMIT 10000"
     )
     own = call.principal
-    rows = call.service.ledger.all(query, begin, end, "admin" in own.scopes, own.tenant)
-    return as_json({"items": [dict(row) for row in rows]})
+    rows = call.service.database.all(query, begin, end, "admin" in own.scopes, own.tenant)
+    return DayUses([DayUse(**dict(row)) for row in rows])
 
 
-async def drain(call: Call) -> Response:
+async def drain(call: ApiRequest) -> Draining:
     """Refuse new work from now on; what runs goes on. The process keeps serving reads."""
     call.service.draining = True
-    running = len(call.service.executions.running)
-    return as_json({"draining": True, "executing": running}, 202)
+    return Draining(True, len(call.service.executions.running))
 
 
-async def undrain(call: Call) -> Response:
+async def undrain(call: ApiRequest) -> Draining:
     """Take new work again."""
     if call.service.stopping:
-        raise Problem(409, "stopping", "the service was told to stop: start it again")
+        raise Problem(409, "stopping", "the service is about to stop: start it again")
     call.service.draining = False
-    return as_json({"draining": False})
+    return Draining(False)
 
 
-async def watch(call: Call) -> Response:
+async def watch(call: ApiRequest) -> EventResponse:
     """Stream the figures each second (scope metrics), and the tenant's sessions as they change."""
     return EventResponse(call, _changes(call.service, call.principal))
 
@@ -162,22 +280,19 @@ async def _changes(service: Service, principal: Principal) -> AsyncIterator[list
     while not service.stopping:
         events = _session_events(service, principal, known)
         if sees_all:
-            events.append((0, "stats", encode({"type": "stats", **figures(service)})))
-        yield events or [(0, "keepalive", b'{"type":"keepalive"}')]
+            events.append(event("stats", **structs.asdict(Overview.of_service(service))))
+        yield events or [KEEPALIVE]
         await asyncio.sleep(EVERY_SECONDS)
 
 
 def _session_events(service: Service, who: Principal, known: dict[str, bytes]) -> list[Event]:
     """Return one event of what changed since `known`, which is brought up to date."""
     changed, now = [], {}
-    for one in service.samples.sessions(service, who):
-        now[one.ident] = one.line
-        if known.get(one.ident) != one.line:
-            changed.append(one.facts)
+    for line, info in service.samples.sessions(service, who):
+        now[info.id] = line
+        if known.get(info.id) != line:
+            changed.append(info)
     gone = sorted(known.keys() - now.keys())
     known.clear()
     known.update(now)
-    if not changed and not gone:
-        return []
-    line = encode({"type": "sessions", "items": changed, "gone": gone})
-    return [(0, "sessions", line)]
+    return [event("sessions", items=changed, gone=gone)] if changed or gone else []

@@ -5,22 +5,24 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from atoll.service.core.processes import ProcessInfo
 from atoll.service.http import bodies
-from atoll.service.http.problems import Problem, encode
-from atoll.service.http.requests import NDJSON, SSE, EventResponse, as_json, nothing
+from atoll.service.http.problems import Problem
+from atoll.service.http.requests import EventResponse
+from atoll.service.http.streams import KEEPALIVE, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.responses import Response
-
     from atoll.files.live import FolderWatch
-    from atoll.service.core.executions import Event
     from atoll.service.core.processes import GuestProcess, Processes
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.streams import Event
 
-MOST_ARGUMENTS = 1_000
+MAX_ARGUMENTS = 1_000
 
 
 class NewProcess(bodies.Body, kw_only=True):
@@ -38,83 +40,83 @@ class Signal(bodies.Body, kw_only=True):
     signal: int | str = "SIGTERM"
 
 
-async def start(call: Call) -> Response:
+class ProcessList(Struct):
+    """The processes of a session."""
+
+    items: list[ProcessInfo]
+
+
+async def start(call: ApiRequest) -> ProcessInfo | EventResponse:
     """Start a process beside the session's cells; its events are streamed if they are asked for."""
     given = await call.json(NewProcess)
     parts = len(given.command) if isinstance(given.command, list) else 1
-    if not given.command or parts > MOST_ARGUMENTS:
-        raise Problem(400, "invalid", f"command has from 1 to {MOST_ARGUMENTS} parts")
+    if not given.command or parts > MAX_ARGUMENTS:
+        raise Problem(400, "invalid", f"command has from 1 to {MAX_ARGUMENTS} parts")
     hosted = call.session
     call.service.quotas.require_cpu(call.principal)
     options = {"cwd": given.cwd, "env": given.env or {}, "stdin": given.stdin}
     process = await hosted.processes.start(given.command, **options)
-    accept = call.request.headers.get("accept", "")
-    if NDJSON in accept or SSE in accept:
+    if call.wants_events:
         return _stream(call, hosted.processes, process)
-    return as_json(process.describe(), 201)
+    return process.describe()
 
 
-async def list_processes(call: Call) -> Response:
+async def list_processes(call: ApiRequest) -> ProcessList:
     """List the processes of a session."""
-    return as_json({"items": call.session.processes.describe()})
+    return ProcessList(call.session.processes.describe())
 
 
-async def show(call: Call) -> Response:
+async def show(call: ApiRequest) -> ProcessInfo:
     """Return what is known of a process."""
     processes, process = _process(call)
     await processes.look(process)
-    return as_json(process.describe())
+    return process.describe()
 
 
-async def events(call: Call) -> Response:
+async def events(call: ApiRequest) -> EventResponse:
     """Stream what a process prints, from the bytes `out` and `err` on, until it ends."""
     return _stream(call, *_process(call))
 
 
-async def write(call: Call) -> Response:
+async def write(call: ApiRequest) -> None:
     """Write the body to a process's standard input; with `end=1`, close that."""
     processes, process = _process(call)
     data = await call.body()
     await processes.write(process, data, end=call.flag("end"))
-    return nothing()
 
 
-async def send_signal(call: Call) -> Response:
+async def send_signal(call: ApiRequest) -> None:
     """Send a signal to a process and all that it started."""
     processes, process = _process(call)
     await processes.signal(process, _number((await call.json(Signal)).signal))
-    return nothing()
 
 
-async def watch(call: Call) -> Response:
+async def watch(call: ApiRequest) -> EventResponse:
     """Stream the changes of a folder: created, written, closed, deleted, moved_from, moved_to."""
     hosted, path = call.session, call.query("path") or "."
     try:
-        found = await hosted.files.watch(path, recursive=call.flag("recursive"))
+        folder = await hosted.files.watch(path, recursive=call.flag("recursive"))
     except (OSError, ValueError):
         raise Problem(404, "file", f"{path!r} is not a folder that can be watched") from None
-    return EventResponse(call, _changes(call, hosted, found), session=hosted.id)
+    return EventResponse(call, _changes(call, hosted, folder), session=hosted.id)
 
 
 async def _changes(
-    call: Call, hosted: HostedSession, found: FolderWatch
+    call: ApiRequest, hosted: HostedSession, folder: FolderWatch
 ) -> AsyncIterator[list[Event]]:
     box = hosted.session.box
-    with found:
-        yield [(0, "watching", encode({"type": "watching"}))]
-        async for changes in found.changes(call.service.settings.keepalive_seconds):
+    with folder:
+        yield [event("watching")]
+        async for changes in folder.changes(call.service.settings.keepalive_seconds):
             if hosted.session.box is not box or call.service.stopping:
-                yield [(0, "end", encode({"type": "end"}))]
+                yield [event("end")]
                 return
-            told: list[Event] = [
-                (0, "change", encode({"type": "change", "path": one.path, "kind": one.kind,
-                                      "is_dir": one.is_dir}))
-                for one in changes
-            ]  # fmt: skip
-            yield told or [(0, "keepalive", b'{"type":"keepalive"}')]
+            yield [event("change", path=c.path, kind=c.kind, is_dir=c.is_dir) for c in changes] or [
+                KEEPALIVE
+            ]
 
 
-def _stream(call: Call, processes: Processes, process: GuestProcess) -> Response:
+def _stream(call: ApiRequest, processes: Processes, process: GuestProcess) -> EventResponse:
     pause = call.service.settings.keepalive_seconds
     out, err = call.number("out", 0), call.number("err", 0)
     events = processes.events(process, out, err, pause)
@@ -128,6 +130,6 @@ def _number(given: int | str) -> int:
         raise Problem(400, "invalid", f"no signal {given!r:.50}") from None
 
 
-def _process(call: Call) -> tuple[Processes, GuestProcess]:
+def _process(call: ApiRequest) -> tuple[Processes, GuestProcess]:
     processes = call.session.processes
     return processes, processes.get(call.path["process"])

@@ -7,147 +7,183 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import FileResponse
 
 from atoll.errors import AtollError
-from atoll.sandbox import variables
+from atoll.sandbox import variables, verbs
 from atoll.sandbox.base import check_code
 from atoll.service import clock
-from atoll.service.access import permissions
-from atoll.service.core.sessions import config_size
+from atoll.service.core.history import CellPage
+from atoll.service.core.sessions import ForkTree, SessionPage, config_size
+from atoll.service.core.tenant_session import MarkInfo, SessionInfo
 from atoll.service.http import bodies
-from atoll.service.http.problems import Problem, encode, of_error
-from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.problems import Problem, ProblemInfo, encode, of_error
+from atoll.service.http.requests import Json
+from atoll.service.storage.objects import ObjectFacts, SnapshotFacts, StoredObject
 from atoll.service.storage.spool import Spool
 from atoll.state.envelope import describe_state
-from atoll.types import validity
+from atoll.types import Variable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.responses import Response
-
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 MAX_FORKS = 20
 BINARY = "application/octet-stream"
 
 
-async def create(call: Call) -> Response:
+class InterruptedSession(Struct):
+    """A session whose code was asked to stop."""
+
+    id: str
+
+
+class ForkOutcome(Struct):
+    """A clone, or why there is none."""
+
+    session: SessionInfo | UnsetType = UNSET
+    problem: ProblemInfo | UnsetType = UNSET
+
+
+class NamedMark(Struct):
+    """A checkpoint by its id, and its name if it has one."""
+
+    id: str
+    name: str
+
+
+class Marks(Struct):
+    """The checkpoints of a session, oldest first."""
+
+    marks: list[NamedMark]
+
+
+class Validity(Struct):
+    """Whether code compiles; if not, the line and the message."""
+
+    valid: bool
+    line: int | UnsetType | None = UNSET
+    message: str | UnsetType = UNSET
+
+
+class VariableList(Struct):
+    """The variables of a session."""
+
+    variables: list[Variable]
+    truncated: bool
+
+
+class VariableValue(Struct):
+    """A variable's value as docs/protocol.md writes it."""
+
+    name: str
+    value: Any
+
+
+async def create(call: ApiRequest) -> Json[SessionInfo]:
     """Open a session."""
     given = await call.json(bodies.NewSession)
     service, principal = call.service, call.principal
 
-    async def work() -> tuple[int, Any]:
-        config, callbacks = service.prepare(
-            given.config(
-                principal.quota, service.settings, **permissions.wanted(given, service.settings)
-            ),
-            given.asks(),
-        )
-        config = await service.contexts.give(principal, config, callbacks, given.context)
-        if given.state is not None:
-            config = dataclasses.replace(config, state=await read_state(call, given.state))
-        metadata = bodies.check_metadata(given.metadata)
+    async def work() -> SessionInfo:
+        state = None if given.state is None else await read_state(call, given.state)
+        config, callbacks = await service.configure(principal, given, state=state)
         life = bodies.Life(
-            idle_seconds=given.idle_seconds, max_seconds=given.max_seconds, metadata=metadata
+            idle_seconds=given.idle_seconds,
+            max_seconds=given.max_seconds,
+            metadata=bodies.check_metadata(given.metadata),
         )
-        made = await service.sessions.open(principal, config, callbacks, life)
-        if given.context is not None and isinstance(given.context.id, str):
-            made.context_id = given.context.id
+        made = await service.sessions.open(
+            principal, config, callbacks, life, bodies.context_id(given.context)
+        )
         await service.announce(made)
-        return 201, made.describe()
+        return made.describe()
 
     return await call.once(work)
 
 
-async def list_all(call: Call) -> Response:
+async def list_all(call: ApiRequest) -> SessionPage:
     """List the tenant's sessions."""
-    page = call.service.sessions.page(
+    return call.service.sessions.page(
         call.principal, call.number("limit", 50), call.query("cursor"), call.query("state")
     )
-    return as_json(page)
 
 
-async def show(call: Call) -> Response:
+async def show(call: ApiRequest) -> SessionInfo:
     """Return what is known of a session."""
     session = call.session
     await session.measure_disk()
-    return as_json(session.describe())
+    return session.describe()
 
 
-async def history(call: Call) -> Response:
+async def history(call: ApiRequest) -> CellPage:
     """List the cells of a session, oldest first, from the one after `after`."""
-    page = call.session.history.page(call.number("after", 0), call.number("limit", 100))
-    return as_json(page)
+    return call.session.history.page(call.number("after", 0), call.number("limit", 100))
 
 
-async def tree(call: Call) -> Response:
+async def tree(call: ApiRequest) -> ForkTree:
     """Return the fork tree that a session is in, with checkpoints."""
-    return as_json(call.service.sessions.tree(call.session))
+    return call.service.sessions.tree(call.session)
 
 
-async def change(call: Call) -> Response:
+async def change(call: ApiRequest) -> SessionInfo:
     """Change how long a session lives, and its metadata."""
     session, life = call.session, await call.json(bodies.Life)
     bodies.check_metadata(life.metadata)
     call.service.sessions.change(session, life)
     await call.service.announce(session)
-    return as_json(session.describe())
+    return session.describe()
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ApiRequest) -> None:
     """End a session."""
     await call.service.sessions.end(call.session)
-    return nothing()
 
 
-async def restart(call: Call) -> Response:
+async def restart(call: ApiRequest) -> SessionInfo:
     """Throw a session's state away and start it afresh, with another context."""
     hosted, given = call.session, await call.json(bodies.Restart)
-    session = hosted.session
-    config = dataclasses.replace(session.config, context=None, state=None)
-    config = await call.service.contexts.give(
-        call.principal, config, hosted.callbacks, given.context
-    )
+    named = bodies.context_id(given.context)
+    context = await call.service.contexts.give(call.principal, hosted.callbacks, given.context)
+    config = dataclasses.replace(hosted.session.config, context=context, state=None)
     await call.service.sessions.restart(hosted, config)
-    hosted.context_id = None
-    if given.context is not None and isinstance(given.context.id, str):
-        hosted.context_id = given.context.id
+    hosted.facts.context_id = named
     await call.service.announce(hosted)
-    return as_json(hosted.describe())
+    return hosted.describe()
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: ApiRequest) -> InterruptedSession:
     """Interrupt what runs in a session."""
     await call.session.session.cancel()
-    return as_json({"id": call.path["session"]}, 202)
+    return InterruptedSession(call.path["session"])
 
 
-async def pause(call: Call) -> Response:
+async def pause(call: ApiRequest) -> SessionInfo:
     """Freeze a session: nothing of it runs, and its memory is kept. The next call thaws it."""
     hosted = call.session
     await hosted.session.pause()
-    return as_json(hosted.describe())
+    return hosted.describe()
 
 
-async def resume(call: Call) -> Response:
+async def resume(call: ApiRequest) -> SessionInfo:
     """Let a session that was paused run again."""
     hosted = call.session
     async with hosted.session.in_turn():
         hosted.touch()
-    return as_json(hosted.describe())
+    return hosted.describe()
 
 
-async def fork(call: Call) -> Response:
+async def fork(call: ApiRequest) -> Json[list[ForkOutcome]]:
     """Make live clones of a session."""
     given, parent = await call.json(bodies.Fork), call.session
     if not 1 <= given.count <= MAX_FORKS:
         raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
 
-    async def work() -> tuple[int, Any]:
-        made: list[dict[str, Any]] = []
+    async def work() -> list[ForkOutcome]:
+        made: list[ForkOutcome] = []
         for _ in range(given.count):
             try:
                 with call.service.metrics.forks.time():
@@ -157,90 +193,82 @@ async def fork(call: Call) -> Response:
             except Exception as exc:
                 if not made:
                     raise
-                made.append({"problem": of_error(exc).as_json()})
+                made.append(ForkOutcome(problem=of_error(exc).describe()))
             else:
-                made.append({"session": child.describe()})
+                made.append(ForkOutcome(session=child.describe()))
                 await call.service.announce(child)
         parent.touch()
-        return 201, made
+        return made
 
     return await call.once(work)
 
 
-async def checkpoint(call: Call) -> Response:
+async def checkpoint(call: ApiRequest) -> Json[NamedMark]:
     """Keep a session's present state to roll back to."""
     given, hosted = await call.json(bodies.Mark), call.session
 
-    async def work() -> tuple[int, Any]:
-        async with hosted.session.in_turn() as box:
-            mark = await box.checkpoint()
-            hosted.session.note_checkpoint()
-        hosted.marks[mark] = given.name[:256], clock.now()
+    async def work() -> NamedMark:
+        ident = await hosted.session.carry_out(verbs.Checkpoint())
+        hosted.marks[ident] = MarkInfo(ident, given.name[:256], clock.now())
         hosted.touch()
-        return 201, {"id": mark, "name": given.name[:256]}
+        return NamedMark(ident, given.name[:256])
 
     return await call.once(work)
 
 
-async def checkpoints(call: Call) -> Response:
+async def checkpoints(call: ApiRequest) -> Marks:
     """List a session's checkpoints, oldest first."""
     hosted = call.session
-    async with hosted.session.in_turn() as box:
-        marks = await box.branches()
-    return as_json({"marks": [{"id": m, "name": hosted.marks.get(m, ("",))[0]} for m in marks]})
+    idents = await hosted.session.carry_out(verbs.Branches())
+    names = {mark.id: mark.name for mark in hosted.marks.values()}
+    return Marks([NamedMark(ident, names.get(ident, "")) for ident in idents])
 
 
-async def rollback(call: Call) -> Response:
+async def rollback(call: ApiRequest) -> None:
     """Restore a session to a checkpoint."""
     hosted, given = call.session, await call.json(bodies.Rollback)
-    async with hosted.session.in_turn() as box:
-        await box.rollback(given.mark)
+    await hosted.session.carry_out(verbs.Rollback(mark=given.mark))
     hosted.rolled_back = given.mark
     hosted.touch()
-    return nothing()
 
 
-async def validate(call: Call) -> Response:
+async def validate(call: ApiRequest) -> Validity:
     """Return whether code compiles, without running it; if not, the line and the message."""
     hosted, given = call.session, await call.json(bodies.Code)
     check_code(given.code)
-    async with hosted.session.in_turn() as box:
-        return as_json(validity(await box.find_fault(given.code)))
+    fault = await hosted.session.carry_out(verbs.Validate(code=given.code))
+    return Validity(True) if fault is None else Validity(False, fault.line, fault.message)
 
 
-async def list_variables(call: Call) -> Response:
+async def list_variables(call: ApiRequest) -> VariableList:
     """List a session's variables with type and size."""
-    hosted = call.session
-    async with hosted.session.in_turn() as box:
-        found = await box.variables(hidden=call.flag("hidden"))
-    rows = [{"name": v.name, "type": v.type, "size": v.size, "shape": v.shape} for v in found]
-    return as_json({"variables": rows, "truncated": found.truncated})
+    async with call.session.session.in_turn() as box:
+        listed = await box.variables(hidden=call.flag("hidden"))
+    return VariableList(list(listed), listed.truncated)
 
 
-async def get_variable(call: Call) -> Response:
+async def get_variable(call: ApiRequest) -> VariableValue:
     """Return a variable's value; with `exists=1`, only whether there is one."""
     name, hosted = variables.check_name(call.path["name"]), call.session
-    method = "has_variable" if call.flag("exists") else "get_variable"
-    params = {"name": name} if call.flag("exists") else {"name": name, "plain": call.flag("plain")}
-    async with hosted.session.in_turn() as box:
-        answer = await box.ask_variable(method, params)
+    request: verbs.VariableRequest = verbs.GetVariable(name=name, plain=call.flag("plain"))
+    if call.flag("exists"):
+        request = verbs.HasVariable(name=name)
+    answer = await hosted.session.carry_out(request)
     if answer.get("found") is not True:
         raise Problem(404, "no_variable", f"the session has no variable {name!r}")
-    return as_json({"name": name, "value": answer.get("value")})
+    return VariableValue(name, answer.get("value"))
 
 
-async def set_variable(call: Call) -> Response:
+async def set_variable(call: ApiRequest) -> None:
     """Set a variable."""
     name, hosted = variables.check_new_name(call.path["name"]), call.session
     given = await call.json(bodies.Value)
-    async with hosted.session.in_turn() as box:
-        answer = await box.ask_variable("set_variable", {"name": name, "value": given.value})
+    answer = await hosted.session.carry_out(verbs.SetVariable(name=name, value=given.value))
     if answer.get("set") is not True:
         raise variables.cannot_set(name, "the guest did not take it")
-    return nothing()
 
 
-async def set_tools(call: Call) -> Response:
+async def set_tools(call: ApiRequest) -> None:
     """Let the session's code call these tools of its client's, and no others."""
     hosted, given = call.session, await call.json(bodies.NewTools)
     if len(given.tools) > bodies.MAX_TOOLS:
@@ -250,72 +278,71 @@ async def set_tools(call: Call) -> Response:
         raise Problem(413, "too_large", f"tools have at most {bodies.MAX_CONFIG_BYTES:,} bytes")
     if hosted.held is not None:
         hosted.held.resize(config_size(hosted.session.config) + size)
-    await hosted.session.set_tools({"tools": given.tools})
+    await hosted.session.carry_out(verbs.SetTools(tools=given.tools))
     hosted.touch()
     await call.service.announce(hosted)
-    return nothing()
 
 
-async def save(call: Call) -> Response:
+async def save(call: ApiRequest) -> Json[StoredObject]:
     """Save a session's variables and files as a state that a new session can start with."""
     await call.body()  # an idempotency key is for one body
     hosted = call.session
 
-    async def work() -> tuple[int, Any]:
+    async def work() -> StoredObject:
         async with saved_state(call, hosted) as blob:
-            return 201, await keep_state(call, blob)
+            return await keep_state(call, blob)
 
     return await call.once(work)
 
 
-async def upload_state(call: Call) -> Response:
+async def upload_state(call: ApiRequest) -> StoredObject:
     """Keep a state that was saved before; it is checked when a session starts with it."""
     with Spool(call) as spool:
         await spool.fill(call.pieces("max_upload_bytes", slow=True))
-        return as_json(await keep_state(call, await spool.read()), 201)
+        return await keep_state(call, await spool.read())
 
 
-async def show_state(call: Call) -> Response:
+async def show_state(call: ApiRequest) -> StoredObject | FileResponse:
     """Return a saved state's bytes, or with `Accept: application/json` what is known of it."""
     objects = call.service.objects
     await objects.learn(call.principal, "state", call.path["state"])
     if "application/json" in call.request.headers.get("accept", ""):
-        return as_json(objects.describe(call.principal, "state", call.path["state"]))
+        return objects.describe(call.principal, "state", call.path["state"])
     path = await objects.fetch(call.principal, "state", call.path["state"])
     return FileResponse(path, media_type=BINARY)
 
 
-async def delete_state(call: Call) -> Response:
+async def delete_state(call: ApiRequest) -> None:
     """Delete a saved state."""
     await call.service.objects.delete(call.principal, "state", call.path["state"])
-    return nothing()
 
 
-async def upload_context(call: Call) -> Response:
+async def upload_context(call: ApiRequest) -> StoredObject:
     """Upload a text, or JSON, that sessions can have as `context` without sending it again."""
     is_json = call.request.headers.get("content-type", "").startswith("application/json")
-    settings = call.service.settings
-    pieces = call.pieces("max_context_bytes", slow=True)
-    seconds, facts = settings.context_seconds, {"json": is_json, "name": call.query("name")[:200]}
-    found = await call.service.objects.put(call.principal, "context", pieces, seconds, **facts)
-    return as_json(found, 201)
+    return await call.service.objects.put(
+        call.principal,
+        "context",
+        call.pieces("max_context_bytes", slow=True),
+        call.service.settings.context_seconds,
+        ObjectFacts(json=is_json, name=call.query("name")[:200]),
+    )
 
 
-async def show_context(call: Call) -> Response:
+async def show_context(call: ApiRequest) -> StoredObject:
     """Return what is known of a context."""
     objects, ident = call.service.objects, call.path["context"]
     await objects.learn(call.principal, "context", ident)
-    return as_json(objects.describe(call.principal, "context", ident))
+    return objects.describe(call.principal, "context", ident)
 
 
-async def delete_context(call: Call) -> Response:
+async def delete_context(call: ApiRequest) -> None:
     """Delete a context; sessions that have it keep it."""
     await call.service.objects.delete(call.principal, "context", call.path["context"])
-    return nothing()
 
 
 @contextlib.asynccontextmanager
-async def saved_state(call: Call, hosted: HostedSession) -> AsyncIterator[bytes]:
+async def saved_state(call: ApiRequest, hosted: HostedSession) -> AsyncIterator[bytes]:
     """Yield a session's state; what it may take is counted before it is made."""
     most = hosted.session.config.max_state_bytes
     with call.service.memory.admit(call.principal, most, "a state of max_state_bytes") as held:
@@ -326,15 +353,17 @@ async def saved_state(call: Call, hosted: HostedSession) -> AsyncIterator[bytes]
         yield blob
 
 
-async def read_state(call: Call, ident: str) -> bytes:
-    """Return a state of the tenant, held with the request; 404 if it has no such one."""
+async def read_state(call: ApiRequest, ident: str) -> bytes:
+    """Return a state of the tenant, held with the request; 404 if it has none of that id."""
     objects = call.service.objects
     path = await objects.fetch(call.principal, "state", ident)
-    call.held.grow(objects.describe(call.principal, "state", ident)["size"])
+    call.held.grow(objects.describe(call.principal, "state", ident).size)
     return await asyncio.to_thread(path.read_bytes)
 
 
-async def keep_state(call: Call, blob: bytes, **more: Any) -> dict[str, Any]:
+async def keep_state(
+    call: ApiRequest, blob: bytes, snapshot: SnapshotFacts | UnsetType = UNSET
+) -> StoredObject:
     """Keep a saved state for the caller; return what is known of it."""
     left_out: dict[str, str] = {}
     with contextlib.suppress(AtollError):
@@ -343,6 +372,10 @@ async def keep_state(call: Call, blob: bytes, **more: Any) -> dict[str, Any]:
     async def pieces() -> AsyncIterator[bytes]:
         yield blob
 
-    seconds = call.service.settings.state_seconds
-    facts = {"left_out": left_out, **more}
-    return await call.service.objects.put(call.principal, "state", pieces(), seconds, **facts)
+    return await call.service.objects.put(
+        call.principal,
+        "state",
+        pieces(),
+        call.service.settings.state_seconds,
+        ObjectFacts(left_out=left_out, snapshot=snapshot),
+    )

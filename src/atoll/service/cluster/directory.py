@@ -11,18 +11,20 @@ SECURITY: an id comes out of a request: it is checked before it becomes a part o
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 import re
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from atoll.errors import AtollError, FleetError
 from atoll.fleet.expiry import listed_by
 from atoll.fleet.log import SessionLog
 from atoll.service.core.contexts import as_json
+from atoll.service.core.tenant_session import SharedFacts
+from atoll.service.http.problems import encode
 
 if TYPE_CHECKING:
     from atoll.fleet.store import Store
@@ -32,37 +34,23 @@ _DIGITS = 6
 _LOG = logging.getLogger("atoll.service")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecord:
+class SessionRecord(SharedFacts, kw_only=True):
     """All that a service needs to go on with a session that another one opened."""
 
-    id: str
     number: int
-    tenant: str
     home: str
     """The address of the service that has it."""
     fleet_session: str
     """Its name in the fleet: a secret of the fleet."""
     config: dict[str, Any]
-    idle_seconds: float
-    max_seconds: float
-    name: str = ""
-    parent: str | None = None
-    context_id: str | None = None
-    """The context that was uploaded for it, if there is one."""
     context: str | None = None
     """The object in the store that has the context that came with the request."""
-    metadata: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SessionRecord:
         """Return the record; FleetError if it is damaged."""
         try:
-            return cls(**json.loads(data))
+            return msgspec.convert(json.loads(data), cls)
         except (ValueError, TypeError) as exc:
             raise FleetError(f"a session's record is damaged: {exc!r:.200}") from None
 
@@ -88,7 +76,7 @@ class Directory:
         return await asyncio.to_thread(json.loads, data)
 
     async def find(self, ident: str) -> SessionRecord | None:
-        """Return the newest record of a session; None if there is none."""
+        """Return the newest record of a session, or None."""
         if not _SESSION.match(ident):
             return None
         names = await self.store.names(_folder(ident))
@@ -97,11 +85,11 @@ class Directory:
 
     async def write(self, record: SessionRecord) -> bool:
         """Write a record; return False if its number is taken: another service was faster."""
-        return await self.store.create(_name(record), record.to_bytes())
+        return await self.store.create(_name(record), encode(record))
 
     async def take(self, record: SessionRecord) -> SessionRecord | None:
         """Note that this service has the session from now on; None if another was faster."""
-        mine = dataclasses.replace(record, number=record.number + 1, home=self.home)
+        mine = msgspec.structs.replace(record, number=record.number + 1, home=self.home)
         return mine if await self.write(mine) else None
 
     async def remove(self, ident: str) -> bool:

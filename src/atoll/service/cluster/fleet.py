@@ -15,15 +15,20 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+
+from atoll.concurrency.background import Background
 from atoll.config import fleet_address
 from atoll.errors import AtollError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.fleet import expiry, lifecycle
-from atoll.fleet.sandbox import RaySandbox
+from atoll.fleet.client import RaySandbox
 from atoll.fleet.store import Store
 from atoll.sandbox.wire import options
+from atoll.service.api.overview import FleetInfo, NodeInfo
 from atoll.service.cluster.directory import Directory, SessionRecord
 from atoll.service.cluster.forward import UnreachableError
 from atoll.service.cluster.shared_keys import SharedKeys
+from atoll.service.core.tenant_session import SharedFacts
 from atoll.service.http.bodies import ContextOf
 from atoll.service.http.problems import Problem
 
@@ -35,18 +40,14 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.service.access.keys import Principal
+    from atoll.service.api.overview import Tiers
     from atoll.service.core.service import Service
     from atoll.service.core.tenant_session import HostedSession
     from atoll.service.settings import ServiceSettings
 
 FACTS_SECONDS, ANSWER_SECONDS = 1.0, 5.0
-SHOWN = (
-    "name", "load", "sessions", "capacity", "executing", "queued", "executions", "durable",
-    "save_lag", "draining", "isolation", "tiers",
-)  # fmt: skip
-"""What is told of a node."""
 SUMMED = ("parked", "restarts", "taken_parked", "taken_new")
-"""What is told of a tier as the sum of all nodes."""
+"""What is shown of a tier as the sum of all nodes."""
 _LOG = logging.getLogger("atoll.service")
 
 
@@ -77,10 +78,10 @@ class FleetSandboxes:
         return box
 
     def _on_fleet(self, config: SandboxConfig, durability: str) -> SandboxConfig:
+        recover = durability != "none"
         return dataclasses.replace(
-            config, backend="ray", url=self._address, durability=durability,
-            auto_recover=durability != "none",
-        )  # fmt: skip
+            config, backend="ray", url=self._address, durability=durability, auto_recover=recover
+        )
 
     async def record(self, hosted: HostedSession) -> None:
         """Write where a session is and what it is like, so that another service finds it."""
@@ -88,21 +89,22 @@ class FleetSandboxes:
         if box is None or not box.session or self._settings.durability == "none":
             return
         context = None
-        if config.context is not None and hosted.context_id is None:
+        if config.context is not None and hosted.facts.context_id is None:
             context = await self.directory.put_context(hosted.id, config.context)
-        number = 1 if hosted.record is None else hosted.record.number + 1
+        shared = msgspec.convert(hosted.facts, SharedFacts, from_attributes=True)
         described = SessionRecord(
-            id=hosted.id, number=number, tenant=hosted.tenant, home=self.directory.home,
-            fleet_session=box.session, config=options.to_wire(config),
-            idle_seconds=hosted.idle_seconds, max_seconds=hosted.max_seconds, name=hosted.name,
-            parent=hosted.parent, context_id=hosted.context_id, context=context,
-            metadata=hosted.metadata,
-        )  # fmt: skip
+            **msgspec.structs.asdict(shared),
+            number=1 if hosted.record is None else hosted.record.number + 1,
+            home=self.directory.home,
+            fleet_session=box.session,
+            config=options.to_wire(config),
+            context=context,
+        )
         if not await self.directory.write(described):
             raise SandboxLostError("another service has taken the session over")
         hosted.record = described
 
-    async def reach(
+    async def forward_or_adopt(
         self, service: Service, request: Request, principal: Principal, ident: str
     ) -> Response | None:
         """Return another service's answer; None if the session is here, taken over if need be.
@@ -125,10 +127,8 @@ class FleetSandboxes:
         return None
 
     async def _adopt(self, service: Service, principal: Principal, record: SessionRecord) -> None:
-        known = dataclasses.replace(options.from_wire(record.config), python=None)
-        config, callbacks = service.prepare(known, record.config)
-        given = await self._context_of(record)
-        config = await service.contexts.give(principal, config, callbacks, given)
+        context = await self._context_of(record)
+        config, callbacks = await service.configure_again(principal, record.config, context)
         mine = await self.directory.take(record)
         if mine is None:
             text = "another service has just taken the session over: try again"
@@ -189,27 +189,27 @@ class FleetSandboxes:
         except (AtollError, TimeoutError) as exc:
             self.problem = f"the fleet does not answer: {exc or type(exc).__name__}"
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> FleetInfo:
         """Return what an operator may know of the fleet: figures of each node, as of `refresh`."""
         refused = [f"{name}: {why}" for name, why in self.facts.get("refused", {}).items()]
         problems = (self.problem, self.facts.get("reason", ""), self.keys.problem)
-        nodes = sorted(self.facts.get("nodes", ()), key=lambda one: str(one["name"]))
-        return {
-            "address": self._address,
-            "ident": self.facts.get("fleet"),
-            "problems": [one for one in problems if one] + refused,
-            "nodes": [{name: one[name] for name in SHOWN} for one in nodes],
-        }
+        nodes = sorted(self.facts.get("nodes", ()), key=lambda node: str(node["name"]))
+        return FleetInfo(
+            address=self._address,
+            ident=self.facts.get("fleet"),
+            problems=[*filter(None, problems), *refused],
+            nodes=[msgspec.convert(node, NodeInfo) for node in nodes],
+        )
 
-    def tiers(self) -> dict[str, dict[str, Any]]:
+    def tiers(self) -> Tiers:
         """Return the warm sandboxes of all nodes, as those of one pool."""
-        found: dict[str, dict[str, Any]] = {}
+        summed: Tiers = {}
         for node in self.facts.get("nodes", ()):
-            for tier, one in node["tiers"].items():
-                known = found.setdefault(tier, {**one, **dict.fromkeys(SUMMED, 0)})
+            for tier, stats in node["tiers"].items():
+                known = summed.setdefault(tier, {**stats, **dict.fromkeys(SUMMED, 0)})
                 for name in SUMMED:
-                    known[name] += one.get(name, 0)
-        return found
+                    known[name] += stats.get(name, 0)
+        return summed
 
     def close(self) -> None:
         """Part from the store."""
@@ -229,8 +229,8 @@ async def fleet_sandboxes(settings: ServiceSettings) -> AsyncIterator[FleetSandb
         raise FleetError(f"the fleet has no node that takes sessions. {facts['reason']}")
     with contextlib.closing(FleetSandboxes(settings, facts)) as made:
         directory, keep = made.directory, facts["keep_seconds"]
-        work = expiry.watch(directory.store, keep, "service/sweeps", directory.sweep)
-        sweeping = asyncio.ensure_future(work)
+        store, sweep, background = directory.store, directory.sweep, Background()
+        sweeping = expiry.watch(background, store, keep, "service/sweeps", sweep)
         try:
             yield made
         finally:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
-
 from atoll.errors import ConfigError
 from atoll.extras import hint
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import until_gone
+from atoll.service.http.requests import PieceResponse
 from atoll.service.telemetry import logs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+    from starlette.responses import Response
 
     from atoll.service.telemetry.tracing import Traces
 
@@ -63,10 +61,11 @@ class Forwarder:
         # As it came: of the decoded path, a `?` in a name would become the start of the query.
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
+        whole = f"{url}{path}{'?' if query else ''}{query}"
+        headers.append((PASSED_ON, "1"))
         asked = self._client.build_request(
-            request.method, f"{url}{path}{'?' if query else ''}{query}",
-            headers=[*headers, (PASSED_ON, "1")], content=_body(request),
-        )  # fmt: skip
+            request.method, whole, headers=headers, content=_body(request)
+        )
         try:
             return PassedOn(await self._client.send(asked, stream=True))
         except self._unreachable as exc:
@@ -92,26 +91,20 @@ async def _body(request: Request) -> AsyncIterator[bytes]:
             return
 
 
-class PassedOn(Response):
+class PassedOn(PieceResponse):
     """An answer of another service, handed on as it comes."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__(None, answer.status_code)
         self._answer = answer
-        self.raw_headers = [
-            (k, v) for k, v in answer.headers.raw if k.lower().decode() not in _NAMED
-        ]  # fmt: skip
+        named = {name.encode() for name in _NAMED}
+        self.raw_headers = [(k, v) for k, v in answer.headers.raw if k.lower() not in named]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it; a client that goes away ends the request to the other service too."""
-        try:
-            start = {"type": "http.response.start", "status": self.status_code}
-            await send({**start, "headers": self.raw_headers})
-            await until_gone(receive, self._stream(send))
-        finally:
-            await self._answer.aclose()
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the other service's body."""
+        body: AsyncIterator[bytes] = self._answer.aiter_raw()
+        return body
 
-    async def _stream(self, send: Send) -> None:
-        async for piece in self._answer.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    async def close(self) -> None:
+        """End the request to the other service, if it has not ended."""
+        await self._answer.aclose()

@@ -8,6 +8,7 @@ goes on with its own limits and its own sessions, and /health/detailed says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from collections import Counter
@@ -20,6 +21,8 @@ from atoll.service.access.quotas import DAY_SECONDS, no_cpu_left
 from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from atoll.service.access.keys import Principal
     from atoll.service.settings import ServiceSettings
 
@@ -68,10 +71,10 @@ class Replicas:
         self._failures = (redis.exceptions.RedisError, OSError, TimeoutError)
         self.problem = ""
         self._own: Counter[str] = Counter()
-        """What runs here, by the name of its counter. Redis is told these numbers, not changes of
+        """What runs here, by the name of its counter. Redis gets these numbers, not changes of
         them, and again with each `announce`: whatever it missed is right again then."""
         self._cpu: Counter[str] = Counter()
-        """CPU seconds that Redis has not been told of yet."""
+        """CPU seconds that were not sent to Redis yet."""
 
     async def request(self, principal: Principal) -> None:
         """Count a request against the key's rate in all services; 429 if it makes too many."""
@@ -96,9 +99,16 @@ class Replicas:
             text = f"the key has {most} {what} in all services: wait for one to end"
             raise Problem(429, "rate_limited", text, retry_after=1)
 
-    async def uncount(self, what: str, key: str) -> None:
-        """Count it no more."""
-        await self.adjust(what, key, -1)
+    @contextlib.asynccontextmanager
+    async def execution(self, ident: str, principal: Principal) -> AsyncIterator[None]:
+        """Count an execution of a key until its end, and say that it is here; 429."""
+        await self.check_cpu(principal)
+        await self.count("executions", principal, principal.quota.executions)
+        try:
+            await self.announce([ident])
+            yield
+        finally:
+            await self.adjust("executions", principal.key, -1)
 
     async def adjust(self, what: str, key: str, by: int) -> None:
         """Count more or fewer, whatever the limit is."""
@@ -126,12 +136,12 @@ class Replicas:
         pipe.set(f"atoll:live:{self._name}", self._url, ex=LIVE_SECONDS)
         for ident in idents:
             pipe.set(f"atoll:at:{ident}", self._url, ex=LIVE_SECONDS)
-        told = dict(self._own)
-        for name, number in told.items():
+        sent = dict(self._own)
+        for name, number in sent.items():
             pipe.hset(name, self._name, number)
         if await self._ask(pipe.execute(), always=True) is None:
             return
-        for name in [one for one, number in told.items() if not number and not self._own[one]]:
+        for name in [name for name in sent if not sent[name] and not self._own[name]]:
             del self._own[name]
         await self._send_cpu()
 
@@ -142,7 +152,7 @@ class Replicas:
         return None if url == self._url else url
 
     async def close(self) -> None:
-        """Say that this service lives no more."""
+        """Say that this service has ended."""
         await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
         await self._redis.aclose()
 

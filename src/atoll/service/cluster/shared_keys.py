@@ -1,10 +1,10 @@
 """API keys of all services in front of one fleet, in the fleet's own store.
 
-    service/keys/<id>/key        made by one service; the others copy it into their ledgers
+    service/keys/<id>/key        made by one service; the others copy it into their databases
     service/keys/<id>/revoked    refused from now on
 
-A request is checked against the service's own ledger, so it needs no store. The two are compared
-every few seconds, and at once when a key comes that the ledger does not have.
+A request is checked against the service's own database, so it needs no store. The two are compared
+every few seconds, and at once when a key comes that the database does not have.
 SECURITY: a program that can write to the store must not make keys: each is signed with the key
 that signs states, which all machines of a fleet have.
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import sqlite3
 
     from atoll.fleet.store import Store
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
 
 PREFIX = "service/keys"
 UNKNOWN_SECONDS = 1.0
@@ -47,25 +47,25 @@ class SharedKeys:
         self.problem = ""
         """Why the store was not compared with last time."""
 
-    async def compare(self, ledger: Ledger) -> None:
+    async def compare(self, database: Database) -> None:
         """Copy keys and revocations both ways; FleetError if the store cannot be used."""
         self._asked = time.monotonic()
-        told = {name for name in await self._store.names(PREFIX) if _NAME.match(name)}
-        rows = {row["id"]: row for row in ledger.all("SELECT * FROM keys")}
+        stored = {name for name in await self._store.names(PREFIX) if _NAME.match(name)}
+        rows = {row["id"]: row for row in database.all("SELECT * FROM keys")}
         for row in rows.values():
-            await self._tell(row, told)
-        for name in sorted(told - self._damaged):  # a key comes before its revocation
+            await self._publish(row, stored)
+        for name in sorted(stored - self._damaged):  # a key comes before its revocation
             ident, kind = name.split("/")[2:]
             if kind == "key" and ident not in rows:
-                await self._take(ledger, name)
+                await self._take(database, name)
             elif kind == "revoked" and (ident not in rows or rows[ident]["revoked"] is None):
                 query = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL"
-                ledger.write(query, clock.now(), ident)
+                database.write(query, clock.now(), ident)
 
-    async def compare_now_and_then(self, ledger: Ledger) -> None:
+    async def compare_now_and_then(self, database: Database) -> None:
         """Compare; a store that cannot be used is noted, and the keys stay as they are."""
         try:
-            await self.compare(ledger)
+            await self.compare(database)
         except FleetError as exc:
             if not self.problem:
                 _LOG.warning("keys are not compared with other services: %s", exc)
@@ -73,33 +73,34 @@ class SharedKeys:
         else:
             self.problem = ""
 
-    async def look_for(self, ledger: Ledger) -> bool:
+    async def look_for(self, database: Database) -> bool:
         """Compare for a key that is not known, unless that was done a moment ago."""
         if time.monotonic() - self._asked < UNKNOWN_SECONDS:
             return False
-        await self.compare_now_and_then(ledger)
+        await self.compare_now_and_then(database)
         return True
 
-    async def _tell(self, row: sqlite3.Row, told: set[str]) -> None:
+    async def _publish(self, row: sqlite3.Row, stored: set[str]) -> None:
         folder = f"{PREFIX}/{row['id']}"
-        if f"{folder}/key" not in told:
+        if f"{folder}/key" not in stored:
             await self._store.create(f"{folder}/key", _sign(row))
-        if row["revoked"] is not None and f"{folder}/revoked" not in told:
+        if row["revoked"] is not None and f"{folder}/revoked" not in stored:
             await self._store.create(f"{folder}/revoked", b"")
 
-    async def _take(self, ledger: Ledger, name: str) -> None:
+    async def _take(self, database: Database, name: str) -> None:
         row = _read(await self._store.get(name) or b"")
         if row is None or row["id"] != name.split("/")[2]:
             self._damaged.add(name)
             _LOG.warning("%s is not a key of this fleet, or its machine has another key", name)
             return
-        values = [bytes.fromhex(row["digest"]) if one == "digest" else row[one] for one in _COLUMNS]
+        row["digest"] = bytes.fromhex(row["digest"])
+        values = [row[column] for column in _COLUMNS]
         query = "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)"
-        ledger.write(query, *values)
+        database.write(query, *values)
 
 
 def _sign(row: sqlite3.Row) -> bytes:
-    facts = {one: row[one] for one in _COLUMNS} | {"digest": row["digest"].hex()}
+    facts = {column: row[column] for column in _COLUMNS} | {"digest": row["digest"].hex()}
     body = json.dumps(facts).encode()
     return _signature(body) + b"\n" + body
 

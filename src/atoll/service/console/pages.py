@@ -13,23 +13,25 @@ import gzip
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
+from msgspec import Struct
 from starlette.responses import Response
 
 from atoll import __version__
+from atoll.service.api.executions import display_of
 from atoll.service.console.signin import FRAMES, same_origin
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import as_json, nothing
-from atoll.service.http.routes import Route
+from atoll.service.http.requests import Json
+from atoll.service.http.route import Route
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from importlib.resources.abc import Traversable
 
     from atoll.service.access.keys import Principal
-    from atoll.service.console.signin import SignIns
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
@@ -80,44 +82,51 @@ class StaticFile:
     media_type: str
 
 
-def routes(signins: SignIns) -> list[Route]:
-    """Return the console's routes."""
+class Me(Struct, kw_only=True):
+    """Who is signed in, and what the console can do."""
 
-    async def login(call: Call) -> Response:
-        """Sign in to the console."""
-        if "origin" not in call.request.headers or not same_origin(call.request):
-            raise Problem(403, "origin", "signing in is for the console: programs send their key")
-        given = await call.json(SignIn)
-        cookie, token, who = signins.sign_in(call.request, key=given.key, link=given.link)
-        response = as_json({"token": token, **_describe(who)})
-        response.headers["set-cookie"] = cookie
-        response.headers["cache-control"] = "no-store"
-        return response
+    key: str
+    tenant: str
+    version: str = __version__
+    scopes: list[str]
+    editor: bool
 
-    async def logout(call: Call) -> Response:
-        """Sign out of the console."""
-        response = nothing()
-        response.headers["set-cookie"] = signins.sign_out(call.request)
-        return response
-
-    return [
-        Route("GET", "/", _home, None),
-        Route("GET", "/console", _index, None),
-        Route("GET", "/console/", _home, None),
-        Route("POST", "/console/login", login, None, SignIn),
-        Route("POST", "/console/logout", logout, "", status=204),
-        Route("GET", "/console/me", _me, ""),
-        Route("GET", FRAMES + "{execution}/{number}", _display, "execute"),
-        Route("GET", "/console/files/{version}/{path:path}", _static, None),
-    ]
+    @classmethod
+    def of(cls, principal: Principal, **more: str) -> Self:
+        """Return who a principal is."""
+        editor = "vendor/codemirror-view.js" in _static_files()[1]
+        scopes = sorted(principal.scopes)
+        return cls(key=principal.key, tenant=principal.tenant, scopes=scopes, editor=editor, **more)
 
 
-async def _home(_call: Call) -> Response:
+class SignedIn(Me, kw_only=True):
+    """Who is signed in, and the token that each request of the page needs."""
+
+    token: str
+
+
+async def _login(call: ApiRequest) -> Json[SignedIn]:
+    """Sign in to the console."""
+    if "origin" not in call.request.headers or not same_origin(call.request):
+        raise Problem(403, "origin", "signing in is for the console: programs send their key")
+    given = await call.json(SignIn)
+    signins = call.service.signins
+    cookie, token, who = signins.sign_in(call.request, key=given.key, link=given.link)
+    headers = {"set-cookie": cookie, "cache-control": "no-store"}
+    return Json(SignedIn.of(who, token=token), headers=headers)
+
+
+async def _logout(call: ApiRequest) -> Response:
+    """Sign out of the console."""
+    return Response(None, 204, {"set-cookie": call.service.signins.sign_out(call.request)})
+
+
+async def _home(_call: ApiRequest) -> Response:
     """Lead to the console."""
     return Response(None, 307, {"location": "/console"})
 
 
-async def _index(_call: Call) -> Response:
+async def _index(_call: ApiRequest) -> Response:
     """Return the console's page."""
     version, files = _static_files()
     page = files["index.html"].data.replace(b"{version}", version.encode())
@@ -125,32 +134,28 @@ async def _index(_call: Call) -> Response:
     return Response(page, 200, headers, _TYPES["html"])
 
 
-async def _static(call: Call) -> Response:
+async def _static(call: ApiRequest) -> Response:
     """Return a file of the console; its address changes when any of them does."""
     version, files = _static_files()
-    found = files.get(call.path["path"])
-    if found is None or call.path["version"] != version:
+    file = files.get(call.path["path"])
+    if file is None or call.path["version"] != version:
         raise Problem(404, "not_found", "the console has no such file: load the page again")
     headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
     headers |= {"content-security-policy": PAGE_POLICY, **_ALONE}
-    data = found.data
-    if "gzip" in call.request.headers.get("accept-encoding", "") and found.packed:
-        data, headers["content-encoding"] = found.packed, "gzip"
-    return Response(data, 200, headers, found.media_type)
+    data = file.data
+    if "gzip" in call.request.headers.get("accept-encoding", "") and file.packed:
+        data, headers["content-encoding"] = file.packed, "gzip"
+    return Response(data, 200, headers, file.media_type)
 
 
-async def _me(call: Call) -> Response:
+async def _me(call: ApiRequest) -> Me:
     """Say who is signed in."""
-    return as_json(_describe(call.principal))
+    return Me.of(call.principal)
 
 
-async def _display(call: Call) -> Response:
+async def _display(call: ApiRequest) -> Response:
     """Return what a guest displays, for a picture or a sandboxed frame."""
-    execution, number = call.path["execution"], call.path["number"]
-    found = call.service.executions.get(call.principal, execution).displays
-    if not number.isdecimal() or int(number[:9]) >= len(found):
-        raise Problem(404, "not_found", "the execution has no such display")
-    shown = found[int(number[:9])]
+    shown = display_of(call)
     data, kind = shown.data, shown.media_type
     if kind in _PICTURES:
         if not data.startswith(_PICTURES[kind]):
@@ -169,33 +174,35 @@ def _display_headers(*, scripts: bool) -> dict[str, str]:
     return {"content-security-policy": policy, "cache-control": "private, max-age=600", **_ALONE}
 
 
-def _describe(principal: Principal) -> dict[str, Any]:
-    _, files = _static_files()
-    known = {"key": principal.key, "tenant": principal.tenant, "version": __version__}
-    return {
-        **known,
-        "scopes": sorted(principal.scopes),
-        "editor": "vendor/codemirror-view.js" in files,
-    }
-
-
 @functools.cache
 def _static_files() -> tuple[str, dict[str, StaticFile]]:
     """Return the files of the console by path, and a version that changes with each of them."""
-    digest, found = hashlib.sha256(), {}
+    digest, files = hashlib.sha256(), {}
     for path, data in sorted(_walk(resources.files(__package__) / "static", "")):
         digest.update(f"{path}\0{len(data)}\0".encode() + data)
         packed = gzip.compress(data, 6, mtime=0) if len(data) >= _SHORTEST_PACKED else b""
         ending = path.rpartition(".")[2]
-        found[path] = StaticFile(data, packed, _TYPES.get(ending, "application/octet-stream"))
-    return digest.hexdigest()[:16], found
+        files[path] = StaticFile(data, packed, _TYPES.get(ending, "application/octet-stream"))
+    return digest.hexdigest()[:16], files
 
 
-def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
-    for one in folder.iterdir():
-        if one.is_dir():
-            found += _walk(one, f"{prefix}{one.name}/")
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and bytes of all files below a folder."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _walk(entry, f"{prefix}{entry.name}/")
         else:
-            found.append((prefix + one.name, one.read_bytes()))
-    return found
+            yield prefix + entry.name, entry.read_bytes()
+
+
+ROUTES = (
+    Route("GET", "/", _home, None, page=True),
+    Route("GET", "/console", _index, None, page=True),
+    Route("GET", "/console/", _home, None, page=True),
+    Route("POST", "/console/login", _login, None, SignIn, page=True),
+    Route("POST", "/console/logout", _logout, "", page=True),
+    Route("GET", "/console/me", _me, "", page=True),
+    Route("GET", FRAMES + "{execution}/{number}", _display, "execute", page=True),
+    Route("GET", "/console/files/{version}/{path:path}", _static, None, page=True),
+)
+"""The console's routes."""

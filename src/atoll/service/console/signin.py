@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from atoll.service.access.keys import Keys, Principal
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
 
 FRAMES = "/console/displays/"
 TOKEN_HEADER = "x-atoll-csrf"  # noqa: S105 - a header's name
 SIGNED_IN_SECONDS = 8 * 3600
 LINK_SECONDS = 600
-MOST_FAILURES, FAILURE_SECONDS = 10, 3600
-MOST_ADDRESSES = 4096
+MAX_FAILURES, FAILURE_SECONDS = 10, 3600
+MAX_ADDRESSES = 4096
 _TABLE = """CREATE TABLE IF NOT EXISTS logins (
     cookie BLOB PRIMARY KEY, token BLOB NOT NULL, key TEXT NOT NULL, expires REAL NOT NULL)"""
 
 
 class SignIns:
-    """Who is signed in. The rows outlive the process, so a restart signs nobody out."""
+    """Who is signed in. The rows outlive the process, so a restart ends no sign-in."""
 
-    def __init__(self, keys: Keys, ledger: Ledger) -> None:
-        self._keys, self._ledger = keys, ledger
+    def __init__(self, keys: Keys, database: Database) -> None:
+        self._keys, self._database = keys, database
         self._links: dict[bytes, tuple[str, float]] = {}
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
-        ledger.write(_TABLE)
+        database.write(_TABLE)
 
     def secret(self, key: str) -> str:
         """Return a secret that signs in once, within ten minutes, as the key with this id."""
@@ -59,15 +59,15 @@ class SignIns:
             raise
         cookie, token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         now = clock.now()
-        self._ledger.write("DELETE FROM logins WHERE expires < ?", now)
+        self._database.write("DELETE FROM logins WHERE expires < ?", now)
         row = (_digest(cookie), _digest(token), principal.key, now + SIGNED_IN_SECONDS)
-        self._ledger.write("INSERT INTO logins VALUES (?, ?, ?, ?)", *row)
+        self._database.write("INSERT INTO logins VALUES (?, ?, ?, ?)", *row)
         return set_cookie(request, cookie, SIGNED_IN_SECONDS), token, principal
 
     def sign_out(self, request: Request) -> str:
         """End the sign-in of a request; return a Set-Cookie header that removes the cookie."""
         cookie = request.cookies.get(cookie_name(request), "")
-        self._ledger.write("DELETE FROM logins WHERE cookie = ?", _digest(cookie))
+        self._database.write("DELETE FROM logins WHERE cookie = ?", _digest(cookie))
         return set_cookie(request, "", 0)
 
     def principal(self, request: Request) -> Principal | None:
@@ -87,7 +87,7 @@ class SignIns:
         return self._signed_in(request.cookies.get(cookie_name(request), ""), token)
 
     def _signed_in(self, cookie: str, token: str | None) -> Principal:
-        row = self._ledger.one("SELECT * FROM logins WHERE cookie = ?", _digest(cookie))
+        row = self._database.one("SELECT * FROM logins WHERE cookie = ?", _digest(cookie))
         expired = Problem(401, "signed_out", "you are signed out: sign in again")
         if row is None or row["expires"] <= clock.now():
             raise expired
@@ -107,11 +107,11 @@ class SignIns:
         recent = [at for at in self._failures.pop(address, []) if at > since]
         if recent:
             self._failures[address] = recent
-        while len(self._failures) > MOST_ADDRESSES:
+        while len(self._failures) > MAX_ADDRESSES:
             self._failures.popitem(last=False)
-        if len(recent) >= MOST_FAILURES:
+        if len(recent) >= MAX_FAILURES:
             wait = recent[0] + FAILURE_SECONDS - clock.now()
-            text = f"{MOST_FAILURES} attempts from your address failed within an hour: wait"
+            text = f"{MAX_FAILURES} attempts from your address failed within an hour: wait"
             raise Problem(429, "rate_limited", text, retry_after=wait)
 
 

@@ -10,17 +10,18 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.agent.trajectory import events as kinds
 from atoll.agent.trajectory import read
-from atoll.agent.trajectory.codec import from_dict, to_dict
+from atoll.agent.trajectory.events import Usage, from_dict, to_dict
 from atoll.service import clock
-from atoll.service.core.executions import KEEPALIVE
 from atoll.service.http.problems import Problem, encode, not_found
 from atoll.service.http.requests import check_structure
+from atoll.service.http.streams import KEEPALIVE, event
 from atoll.service.ids import new_id
 
 if TYPE_CHECKING:
@@ -30,34 +31,103 @@ if TYPE_CHECKING:
 
     from atoll.agent.trajectory import Node
     from atoll.service.access.keys import Principal
-    from atoll.service.core.executions import Event
-    from atoll.service.storage.database import Ledger
+    from atoll.service.http.streams import Event
+    from atoll.service.storage.database import Database
     from atoll.service.storage.stored import Reservation, StoredBytes
 
-MOST_LINES = 200_000
-MOST_BYTES = 256 << 20
+MAX_LINES = 200_000
+MAX_BYTES = 256 << 20
 READ_LINES = 500
 READ_BYTES = 1 << 20
 """After so many bytes a reader gets what there is."""
 TREE_EVENTS = 20_000
 """Events that a tree is made of; the rest is left out."""
 SAVE_SECONDS = 2.0
-MOST_FACT_BYTES = 256 << 10
+MAX_FACT_BYTES = 256 << 10
 """Of each fact about a run that is kept beside its file: the question, the answer, the evidence."""
-MOST_RUNNING = 16
+MAX_RUNNING = 16
 KEPT_SECONDS = 30 * 86_400
-_LISTED = ("answer", "evidence", "coverage", "budget")
+_LISTED = dict.fromkeys(("answer", "evidence", "coverage", "budget"), UNSET)
 """What a list of runs leaves out."""
+Data = dict[str, Any]
+
+
+class RunFacts(Struct, kw_only=True):
+    """What the events of a run say of it."""
+
+    turns: int = 0
+    calls: int = 0
+    usd: float | None = 0.0
+    question: str | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    sub_model: str | UnsetType = UNSET
+    context: Data | UnsetType | None = UNSET
+    budget: Data | UnsetType | None = UNSET
+    evidence: list[Data] | UnsetType | None = UNSET
+    coverage: Data | UnsetType | None = UNSET
+    how: str | UnsetType = UNSET
+    reason: str | UnsetType = UNSET
+    answer: str | UnsetType = UNSET
+    outcome: str | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET
+    error: str | UnsetType | None = UNSET
+    usage: Usage | UnsetType = UNSET
+
+
+class RunInfo(RunFacts, kw_only=True):
+    """A run as its tenant sees it; in a list without the answer, the evidence and the like."""
+
+    id: str
+    state: Literal["running", "ended"]
+    created_at: float
+    ended_at: float | None
+    events: int | None
+    """How many there are, as far as this process has seen them."""
+
+
+class RunPage(Struct):
+    """Some runs, newest first, and where the next page begins."""
+
+    items: list[RunInfo]
+    next_cursor: str | None
+
+
+class RunTotals(Struct):
+    """What a turn or call, with all beneath it, cost."""
+
+    usd: float
+    calls: int
+    unpriced: int
+    usage: Usage
+
+
+class RunNode(Struct, kw_only=True):
+    """A turn or call of a run: its event, the event that ends it, and what is beneath it."""
+
+    id: str
+    event: Data
+    end: Data | None
+    totals: RunTotals
+    start_ms: float | None
+    end_ms: float | None
+    children: list[RunNode]
+
+
+class RunTree(Struct):
+    """The turns and calls of a run as a tree."""
+
+    nodes: list[RunNode]
+    truncated: bool
 
 
 class AgentRun:
-    """One run: its file, and the facts that its events have told."""
+    """One run: its file, and the facts that its events say."""
 
     def __init__(self, ident: str, tenant: str, path: Path, created: float) -> None:
         self.id, self.tenant, self.path, self.created = ident, tenant, path, created
         self.ended: float | None = None
         self.lines = self.size = 0
-        self.facts: dict[str, Any] = {"turns": 0, "calls": 0, "usd": 0.0}
+        self.facts = RunFacts()
         self.task: asyncio.Task[Any] | None = None
         self.room: Reservation | None = None
         """For its file, while it runs."""
@@ -66,17 +136,22 @@ class AgentRun:
 
     @classmethod
     def of_row(cls, row: sqlite3.Row, path: Path) -> AgentRun:
-        """Return a run of the ledger."""
+        """Return a run of the database."""
         run = cls(row["id"], row["tenant"], path, row["created"])
-        run.ended, run.facts = row["ended"], json.loads(row["facts"])
+        run.ended, run.facts = row["ended"], msgspec.convert(json.loads(row["facts"]), RunFacts)
         return run
 
-    def describe(self, *, listed: bool = False) -> dict[str, Any]:
+    def describe(self, *, listed: bool = False) -> RunInfo:
         """Return what its tenant may know; the answer and its evidence not in a list."""
-        facts = {name: one for name, one in self.facts.items() if not (listed and name in _LISTED)}
-        state = "running" if self.ended is None else "ended"
-        times = {"created_at": self.created, "ended_at": self.ended}
-        return {"id": self.id, "state": state, **times, "events": self.lines or None, **facts}
+        facts = msgspec.structs.asdict(self.facts) | (_LISTED if listed else {})
+        return RunInfo(
+            **facts,
+            id=self.id,
+            state="running" if self.ended is None else "ended",
+            created_at=self.created,
+            ended_at=self.ended,
+            events=self.lines or None,
+        )
 
     def note(self, event: kinds.Event) -> None:
         """Take the facts of an event, which is in the file, and wake the readers."""
@@ -85,23 +160,24 @@ class AgentRun:
         if isinstance(event, kinds.RunStarted):
             self._take(event, "question", "model", "sub_model", "context", "budget")
         elif isinstance(event, kinds.CodeRan):
-            facts["turns"] += event.parent is None
+            facts.turns += event.parent is None
         elif isinstance(event, kinds.ModelAnswered):
-            facts["calls"] += 1
-            facts["usd"] = round(facts["usd"] + (event.usd or 0.0), 9)
+            facts.calls += 1
+            facts.usd = round((facts.usd or 0.0) + (event.usd or 0.0), 9)
         elif isinstance(event, kinds.FinalGiven) and event.parent is None:
             self._take(event, "evidence", "coverage", "how", "reason")
-            facts["answer"] = bounded(event.text)
+            facts.answer = bounded(event.text)
         elif isinstance(event, kinds.RunEnded) and event.parent is None:
             self._take(event, "outcome", "usd", "calls", "seconds", "error")
-            facts["usage"] = msgspec.to_builtins(event.usage)
+            facts.usage = event.usage
         self.wake()
 
     def _take(self, event: kinds.Event, *names: str) -> None:
-        self.facts.update({name: bounded(getattr(event, name)) for name in names})
+        for name in names:
+            setattr(self.facts, name, bounded(getattr(event, name)))
 
     def reserve(self, size: int) -> None:
-        """Reserve room on disk for events that are about to be written; 403 if there is none."""
+        """Reserve room on disk for events that are about to be written; 403 without room."""
         if self.room is not None:
             self.room.grow(size)
 
@@ -115,19 +191,19 @@ class AgentRun:
         offset, number = 0, 0
         while True:
             news, ended = self._news, self.ended is not None
-            found = await asyncio.to_thread(_read_events, self.path, offset, number, after)
-            if found.lines:
-                offset, number = found.offset, number + found.lines
-                if found.events:
-                    yield found.events
+            read_now = await asyncio.to_thread(_read_events, self.path, offset, number, after)
+            if read_now.lines:
+                offset, number = read_now.offset, number + read_now.lines
+                if read_now.events:
+                    yield read_now.events
             elif ended:
-                yield [(0, "end", encode({"type": "end", "run": self.describe(listed=True)}))]
+                yield [event("end", run=self.describe(listed=True))]
                 return
             else:
                 try:
                     await asyncio.wait_for(news.wait(), pause)
                 except TimeoutError:
-                    yield [(0, "keepalive", KEEPALIVE)]
+                    yield [KEEPALIVE]
 
     async def tree(self) -> bytes:
         """Return the turns and calls as a tree, with what each cost, as JSON."""
@@ -144,8 +220,8 @@ class AgentRun:
 class Runs:
     """The runs of all tenants."""
 
-    def __init__(self, folder: Path, ledger: Ledger, stored: StoredBytes) -> None:
-        self._folder, self._ledger, self._stored = folder / "runs", ledger, stored
+    def __init__(self, folder: Path, database: Database, stored: StoredBytes) -> None:
+        self._folder, self._database, self._stored = folder / "runs", database, stored
         self._folder.mkdir(exist_ok=True)
         self._running: dict[str, AgentRun] = {}
 
@@ -156,29 +232,29 @@ class Runs:
 
     def start(self) -> None:
         """End the runs that an earlier process left."""
-        for row in self._ledger.all("SELECT * FROM runs WHERE ended IS NULL"):
+        for row in self._database.all("SELECT * FROM runs WHERE ended IS NULL"):
             run = AgentRun.of_row(row, self._path(row["id"]))
-            run.facts["outcome"] = "lost"
+            run.facts.outcome = "lost"
             self._save(run, clock.now())
             self._note_size(run)
 
-    def draft(self, principal: Principal, **facts: Any) -> AgentRun:
+    def draft(self, principal: Principal, facts: RunFacts | None = None) -> AgentRun:
         """Return a run that is about to begin; 403 if the tenant may not store any more."""
         ident = new_id("run")
         run = AgentRun(ident, principal.tenant, self._path(ident), clock.now())
         run.room = self._stored.reserve(principal)
         run.room.grow(1)
-        run.facts.update({name: bounded(one) for name, one in facts.items()})
+        run.facts = facts or run.facts
         return run
 
     def begin(self, run: AgentRun) -> AgentRun:
         """Begin a run; 429 if the tenant has too many."""
-        if sum(one.tenant == run.tenant for one in self._running.values()) >= MOST_RUNNING:
-            text = f"{MOST_RUNNING} runs are under way: wait for one to end"
+        if sum(other.tenant == run.tenant for other in self._running.values()) >= MAX_RUNNING:
+            text = f"{MAX_RUNNING} runs are under way: wait for one to end"
             raise Problem(429, "rate_limited", text, retry_after=5)
         run.path.touch(0o600)
-        row = (run.id, run.tenant, run.created, json.dumps(run.facts))
-        self._ledger.write("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", *row)
+        row = (run.id, run.tenant, run.created, encode(run.facts).decode())
+        self._database.write("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", *row)
         self._running[run.id] = run
         return run
 
@@ -188,14 +264,14 @@ class Runs:
             run.room.release()
         run.path.unlink(missing_ok=True)
 
-    def told(self, run: AgentRun, event: kinds.Event) -> None:
+    def record(self, run: AgentRun, event: kinds.Event) -> None:
         """Take an event that the run's own writer has put into its file."""
         run.note(event)
         if run.due():
             self._save(run, None)
 
     def append(self, run: AgentRun, lines: list[bytes]) -> None:
-        """Take events that a program elsewhere has sent; what is none is kept as unknown."""
+        """Take events that a program elsewhere has sent; invalid ones become UnknownEvent."""
         taken = []
         for line in lines:
             check_structure(line)
@@ -206,25 +282,23 @@ class Runs:
             if not isinstance(data, dict):
                 raise Problem(400, "invalid", "a line is not a JSON object")
             taken.append(from_dict(data))
-        encoded = [
-            json.dumps(to_dict(one), separators=(",", ":")).encode() + b"\n" for one in taken
-        ]
+        encoded = [json.dumps(to_dict(e), separators=(",", ":")).encode() + b"\n" for e in taken]
         run.size += sum(map(len, encoded))
-        if run.lines + len(taken) > MOST_LINES or run.size > MOST_BYTES:
-            most = f"{MOST_LINES:,} events and {MOST_BYTES:,} bytes"
+        if run.lines + len(taken) > MAX_LINES or run.size > MAX_BYTES:
+            most = f"{MAX_LINES:,} events and {MAX_BYTES:,} bytes"
             raise Problem(413, "too_large", f"a run has at most {most}")
         run.reserve(sum(map(len, encoded)))
         with run.path.open("ab") as file:
             file.write(b"".join(encoded))
-        for event in taken:
-            self.told(run, event)
+        for taken_event in taken:
+            self.record(run, taken_event)
 
     def end(self, run: AgentRun, outcome: str = "") -> None:
         """Note that nothing more will happen."""
         if run.ended is not None:
             return
-        if outcome and "outcome" not in run.facts:
-            run.facts["outcome"] = outcome
+        if outcome and run.facts.outcome is UNSET:
+            run.facts.outcome = outcome
         self._running.pop(run.id, None)
         with contextlib.suppress(Exception):  # a full disk must not keep it running
             self._save(run, clock.now())
@@ -235,16 +309,16 @@ class Runs:
         run.wake()
 
     def get(self, principal: Principal, ident: str) -> AgentRun:
-        """Return a run of the tenant; 404 if it has no such one."""
+        """Return a run of the tenant; 404 if it has none of that id."""
         if (run := self._running.get(ident)) is not None and run.tenant == principal.tenant:
             return run
         query = "SELECT * FROM runs WHERE id = ? AND tenant = ?"
-        row = self._ledger.one(query, ident, principal.tenant)
+        row = self._database.one(query, ident, principal.tenant)
         if row is None:
             raise not_found("run")
         return AgentRun.of_row(row, self._path(row["id"]))
 
-    def page(self, principal: Principal, limit: int, before: str) -> dict[str, Any]:
+    def page(self, principal: Principal, limit: int, before: str) -> RunPage:
         """Return some runs of the tenant, newest first, and where the next page begins."""
         limit = max(1, min(limit, 200))
         query = (
@@ -253,13 +327,13 @@ class Runs:
             " ORDER BY created DESC, id DESC LIMIT ?"
         )
         own = principal.tenant
-        rows = self._ledger.all(query, own, before, before, own, limit + 1)
+        rows = self._database.all(query, own, before, before, own, limit + 1)
         shown = [
             self._running.get(row["id"]) or AgentRun.of_row(row, self._path(row["id"]))
             for row in rows[:limit]
         ]
-        items = [one.describe(listed=True) for one in shown]
-        return {"items": items, "next_cursor": shown[-1].id if len(rows) > limit else None}
+        items = [run.describe(listed=True) for run in shown]
+        return RunPage(items, shown[-1].id if len(rows) > limit else None)
 
     def delete(self, principal: Principal, ident: str) -> None:
         """Forget a run that has ended; 409 while it runs."""
@@ -271,7 +345,7 @@ class Runs:
     def sweep(self) -> None:
         """Delete runs that ended long ago."""
         old = clock.now() - KEPT_SECONDS
-        for row in self._ledger.all("SELECT id FROM runs WHERE ended < ?", old):
+        for row in self._database.all("SELECT id FROM runs WHERE ended < ?", old):
             self._forget(row["id"])
 
     def stop(self) -> None:
@@ -282,21 +356,20 @@ class Runs:
             self.end(run, "cancelled")
 
     def _save(self, run: AgentRun, ended: float | None) -> None:
-        facts = json.dumps(msgspec.to_builtins(run.facts))
-        self._ledger.write(
-            "UPDATE runs SET ended = ?, facts = ? WHERE id = ?", ended, facts, run.id
-        )
+        facts = encode(run.facts).decode()
+        query = "UPDATE runs SET ended = ?, facts = ? WHERE id = ?"
+        self._database.write(query, ended, facts, run.id)
         run.ended = ended
 
     def _note_size(self, run: AgentRun) -> None:
         """Count what a run's file takes for its tenant, until the run is forgotten."""
         with contextlib.suppress(FileNotFoundError):
             row = (run.id, run.tenant, run.path.stat().st_size)
-            self._ledger.write("INSERT OR REPLACE INTO run_sizes VALUES (?, ?, ?)", *row)
+            self._database.write("INSERT OR REPLACE INTO run_sizes VALUES (?, ?, ?)", *row)
 
     def _forget(self, ident: str) -> None:
         for table in ("runs", "run_sizes"):
-            self._ledger.write(f"DELETE FROM {table} WHERE id = ?", ident)  # noqa: S608 - our own
+            self._database.write(f"DELETE FROM {table} WHERE id = ?", ident)  # noqa: S608 - our own
         self._path(ident).unlink(missing_ok=True)
 
     def _path(self, ident: str) -> Path:
@@ -304,34 +377,28 @@ class Runs:
 
 
 def bounded(fact: Any) -> Any:
-    """Return a fact as it is, a long text cut, and None for another that is large."""
+    """Return a fact; a long text is cut, and another large value becomes None."""
     if isinstance(fact, str):
-        return fact[:MOST_FACT_BYTES]
-    return fact if len(msgspec.json.encode(fact)) <= MOST_FACT_BYTES else None
+        return fact[:MAX_FACT_BYTES]
+    return fact if len(msgspec.json.encode(fact)) <= MAX_FACT_BYTES else None
 
 
-def node_json(node: Node) -> dict[str, Any]:
-    """Return a node of a run's tree as JSON."""
+def _node(node: Node) -> RunNode:
     totals = node.totals
-    return {
-        "id": node.event.id,
-        "event": to_dict(node.event),
-        "end": None if node.end is None else to_dict(node.end),
-        "totals": {
-            "usd": totals.usd,
-            "calls": totals.calls,
-            "unpriced": totals.unpriced,
-            "usage": msgspec.to_builtins(totals.usage),
-        },
-        "start_ms": node.start_ms,
-        "end_ms": node.end_ms,
-        "children": [node_json(one) for one in node.children],
-    }
+    return RunNode(
+        id=node.event.id,
+        event=to_dict(node.event),
+        end=None if node.end is None else to_dict(node.end),
+        totals=RunTotals(totals.usd, totals.calls, totals.unpriced, totals.usage),
+        start_ms=node.start_ms,
+        end_ms=node.end_ms,
+        children=list(map(_node, node.children)),
+    )
 
 
 def _tree(path: Path) -> bytes:
-    found = read(path, events_cap=TREE_EVENTS)
-    return encode({"nodes": [node_json(one) for one in found.tree()], "truncated": found.cut})
+    whole = read(path, events_cap=TREE_EVENTS)
+    return encode(RunTree(list(map(_node, whole.tree())), whole.cut))
 
 
 class _Lines(NamedTuple):

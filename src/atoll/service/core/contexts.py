@@ -8,7 +8,6 @@ SECURITY: the same bytes are in memory once for all tenants; what was seen of th
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import sys
 import weakref
@@ -20,7 +19,7 @@ from msgspec import UNSET
 from atoll.errors import ConfigError
 from atoll.guest.shared import values
 from atoll.sandbox.context import INLINE_LIMIT, Context, TextShape
-from atoll.search.coverage import Ledger
+from atoll.search.coverage import CoverageLog
 from atoll.search.index import ContextIndex
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     _Place = tuple[Path, bool]
 
-MOST_LOOKED_INTO = 8
+MAX_LOOKED_INTO = 8
 """Contexts that are kept in memory because somebody reads or searches them."""
 INDEX_COST = 2
 """What the index of a context takes, at most, for each byte of it."""
@@ -50,22 +49,21 @@ class Contexts:
         self._known: weakref.WeakValueDictionary[_Place, Context] = weakref.WeakValueDictionary()
         self._holdings: weakref.WeakValueDictionary[tuple[_Place, str], Holding]
         self._holdings = weakref.WeakValueDictionary()
-        self._seen: weakref.WeakKeyDictionary[Context, dict[str, Ledger]]
+        self._seen: weakref.WeakKeyDictionary[Context, dict[str, CoverageLog]]
         self._seen = weakref.WeakKeyDictionary()
         self._looked_into: OrderedDict[tuple[Context, str], tuple[Holding, Holding]] = OrderedDict()
         """By context and tenant: what the context takes, and what its index takes."""
         budget.reclaim.append(self._close_oldest)
 
     async def give(
-        self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks,
-        given: ContextOf | None,
-    ) -> SandboxConfig:  # fmt: skip
-        """Return the configuration with the context that a request names, and take it from there.
+        self, principal: Principal, callbacks: ClientCallbacks, given: ContextOf | None
+    ) -> Any:
+        """Return the context that a request names, for a SandboxConfig; None if it names none.
 
         The request does not hold it any more afterwards.
         """
         if given is None:
-            return config
+            return None
         if given.id is not UNSET:
             original, holding = await self._uploaded(principal, str(given.id))
             context: Any = original.dup()
@@ -80,7 +78,7 @@ class Contexts:
             context.keep(callbacks.context)  # the caller has it: it need not be read here
         else:
             callbacks.context = context
-        return dataclasses.replace(config, context=context)
+        return context
 
     async def open(self, principal: Principal, ident: str) -> Context:
         """Return an uploaded context to look into; the last few stay in memory for that."""
@@ -90,19 +88,19 @@ class Contexts:
             index = self._budget.admit(principal, INDEX_COST * context.size, "the index of it")
             self._looked_into[place] = holding, index
         self._looked_into.move_to_end(place)
-        while len(self._looked_into) > MOST_LOOKED_INTO:
+        while len(self._looked_into) > MAX_LOOKED_INTO:
             self._close(next(iter(self._looked_into)))
         return context
 
-    def seen(self, principal: Principal, context: Context) -> Ledger:
+    def seen(self, principal: Principal, context: Context) -> CoverageLog:
         """Return what a tenant has seen of a context through the API."""
         return self._seen.setdefault(context, {}).setdefault(
-            principal.tenant, Ledger(context.length)
+            principal.tenant, CoverageLog(context.length)
         )
 
     async def _uploaded(self, principal: Principal, ident: str) -> tuple[Context, Holding]:
         path = await self._objects.fetch(principal, "context", ident)
-        is_json = self._objects.describe(principal, "context", ident).get("json") is True
+        is_json = self._objects.describe(principal, "context", ident).json is True
         place = path, is_json  # one tenant may have as data what another has as text
         if (context := self._known.get(place)) is not None:
             return context, self._hold(principal, place, context.size)
@@ -142,7 +140,7 @@ class Contexts:
         return context
 
     def _close_oldest(self, tenant: str | None) -> bool:
-        """Drop the index that a tenant, or anybody, has used longest ago."""
+        """Drop the index that a tenant, or with None any tenant, has used longest ago."""
         for place in self._looked_into:
             if tenant in (None, place[1]):
                 self._close(place)

@@ -1,4 +1,6 @@
-"""One execution as its readers see it: events with numbers, kept in a ring, and a result.
+"""One execution: its work, its events with numbers, kept in a ring, and its result.
+
+    Service.start(principal, request) ─▶ Execution.run ─▶ request.perform ─▶ Execution.finish
 
 The guest's side calls it as the daemon's sessions call a client: `notify` with output, `call` for
 a tool. A reader that is slow, or comes back, gets what the ring still has.
@@ -7,6 +9,8 @@ a tool. A reader that is slow, or comes back, gets what the ring still has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +21,17 @@ from atoll.errors import SandboxError
 from atoll.rpc.connection import Reply
 from atoll.sandbox.bridge import CallFailedError
 from atoll.service import clock
-from atoll.service.http.problems import Problem, encode, not_found
+from atoll.service.core.work import RunResult
+from atoll.service.http.problems import (
+    Problem,
+    ProblemInfo,
+    decode,
+    encode,
+    json_size,
+    not_found,
+    of_error,
+)
+from atoll.service.http.streams import KEEPALIVE, event
 from atoll.service.ids import new_id
 
 if TYPE_CHECKING:
@@ -26,13 +40,13 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.service.access.admission import Budget, Holding
     from atoll.service.access.keys import Principal
+    from atoll.service.core.service import Service
+    from atoll.service.core.work import Request, Result
     from atoll.service.http.bodies import ToolResult
+    from atoll.service.http.streams import Event
     from atoll.service.settings import ServiceSettings
     from atoll.types import Display
 
-Event = tuple[int, str, bytes]
-"""Number (0: it is not counted), kind, and the whole event as JSON."""
-KEEPALIVE = b'{"type":"keepalive"}'
 MAX_KEPT = 20_000
 OVERHEAD = 1100
 """Bytes that a finished execution takes besides its events, its answer and its displays."""
@@ -42,17 +56,25 @@ _OF_GUEST = (*_MAY_BE_DROPPED, "tool_call")
 """Events whose size the guest decides; the others are part of the overhead."""
 TENANTS_SHARE = 4
 """A tenant's finished executions may take this part of the room for all: one in four."""
+LARGE_RESULT = 256 << 10
+MAX_AS_JSON = 4
+"""A result may have so many times the bytes of `max_output_bytes`."""
+_GONE = Problem(503, "cancelled", "the service stopped it, or its caller went away")
+_STOPPED = _GONE.status, encode(_GONE.describe())
+_LOG = logging.getLogger("atoll.service")
 
 
 class Execution:
-    """A cell or command that runs, or has run."""
+    """A request that runs, or has run: it owns the work, its events and its result."""
 
     def __init__(
-        self, principal: Principal, session: str | None, event_bytes: int, held: Holding
+        self, service: Service, principal: Principal, request: Request, held: Holding
     ) -> None:
-        self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
+        self.id, self.session = new_id("exe"), request.session
         self.principal, self.held = principal, held
-        held.grow(OVERHEAD)
+        self.request: Request | None = request
+        """What it does; None after its end."""
+        self._service: Service | None = service
         self.inputs: Holding | None = None
         """What its request made the service hold: until it has ended."""
         self.created, self.ended = clock.now(), 0.0
@@ -70,30 +92,68 @@ class Execution:
         """Interrupts the guest; None before the code starts and after it has ended."""
         self.has_run = False
         self._events: deque[Event] | list[Event] = deque()
-        self._size, self._room, self._seq, self._dropped = 0, event_bytes, 0, 0
-        self._last: tuple[str, str] | None = None
-        """Kind of the last event, and the field that has the body."""
+        self._size, self._room, self._seq, self._dropped = 0, service.settings.event_bytes, 0, 0
+        self._printed: list[tuple[str, str]] = []
+        """Output that becomes events at the next turn of the loop."""
+        self._result_type: type[Result] = RunResult
         self._news: asyncio.Event | None = None
         """What readers wait for; None while none waits."""
         self._calls: dict[str, asyncio.Future[ToolResult]] = {}
         self._answered: set[str] | frozenset[str] = _NONE
-        self.on_call: Callable[[str], None] = _tell_nobody
-        """Is called with the outcome of each call of a tool."""
-        self.emit("accepted", execution=self.id, session=session)
+        self.emit("accepted", execution=self.id, session=self.session)
+
+    async def run(self) -> None:
+        """Do what was asked for within the quota of the key; end with its result or a problem."""
+        service, request = self._service, self.request
+        assert service is not None
+        assert request is not None
+        try:
+            with service.quotas.execution(self.principal):
+                async with (
+                    contextlib.nullcontext()
+                    if service.replicas is None
+                    else service.replicas.execution(self.id, self.principal)
+                ):
+                    result = await request.perform(self, service)
+            await self._finish_with(result, service.settings.max_output_bytes)
+        except asyncio.CancelledError:
+            self.finish(*_STOPPED)
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, readers learn of it
+            problem = of_error(exc)
+            if problem.status == 500:
+                _LOG.error("an execution failed: %s", type(exc).__name__, exc_info=exc)
+            self.finish(problem.status, encode(problem.describe()))
+        finally:
+            if service.traces.enabled:
+                service.traces.executed(self)
+
+    async def _finish_with(self, result: Result, max_output_bytes: int) -> None:
+        """End it with its result; a large one is encoded in a thread.
+
+        Output that is many times larger as JSON is cut: a NUL takes six bytes there.
+        """
+        texts, self._result_type = result.texts, type(result)
+        if sum(map(len, texts)) > LARGE_RESULT:
+            most = MAX_AS_JSON * max_output_bytes
+            if await asyncio.to_thread(lambda: sum(map(json_size, texts))) > most:
+                result.cut()
+            body = await asyncio.to_thread(encode, result)
+        else:
+            body = encode(result)
+        if not self.fits(body):
+            result.cut()
+            body, self.displays = encode(result), ()
+        self.finish(200, body)
 
     @property
     def done(self) -> bool:
         """Whether it has ended."""
         return self.status != 0
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory, about."""
-        return self.held.size
-
     def emit(self, kind: str, /, **fields: Any) -> int:
-        """Tell every reader of an event; return its number. After the last one nothing is told."""
-        if self._last is not None:
+        """Add an event for all readers; return its number. Ignored after `finish`."""
+        if self.status:
             return self._seq
         line = encode({"seq": self._seq + 1, "type": kind, **fields})
         has_room = kind not in _OF_GUEST or self._make_room(kind, len(line))
@@ -102,7 +162,8 @@ class Execution:
             self._events.append((self._seq, kind, line))
         else:
             self._dropped += 1
-        self._wake()
+        if self._news is not None:
+            self._wake()
         return self._seq
 
     def _make_room(self, kind: str, size: int) -> bool:
@@ -126,14 +187,29 @@ class Execution:
         """Note that a phase begins, and the one before it ends."""
         self.phases.append((phase, clock.now()))
 
+    def hear(self, stream: str, text: str) -> None:
+        """Take a piece of output; those of one turn of the loop become one event."""
+        if not self._printed:
+            asyncio.get_running_loop().call_soon(self.flush)
+        if self._printed and self._printed[-1][0] == stream:
+            text = self._printed.pop()[1] + text
+        self._printed.append((stream, text))
+
+    def flush(self) -> None:
+        """Add events of the output that was heard."""
+        printed, self._printed = self._printed, []
+        for stream, text in printed:
+            self.emit(stream, text=text)
+
     def reserve_output(self, config: SandboxConfig) -> None:
         """Hold what the output of code that begins may take; its result takes the place of it."""
         self.held.grow(config.policy.stdout_max_bytes + config.policy.stderr_max_bytes)
 
     def begin(self) -> None:
-        """Tell every reader that the code starts to run."""
-        self.enter("execute")
-        self.queue_ms = (self.phases[-1][1] - self.created) * 1000
+        """Note that the code starts to run."""
+        now = clock.now()
+        self.phases.append(("execute", now))
+        self.queue_ms = (now - self.created) * 1000
         self.emit("started")
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -157,54 +233,68 @@ class Execution:
         try:
             result = await answer
         except asyncio.CancelledError:
-            self.on_call("abandoned")
+            self._count_call("abandoned")
             raise
         finally:
             self._calls.pop(ident, None)
             self._remove(seq)
-        self.on_call("error" if result.error is not None else "ok")
+        self._count_call("error" if result.error is not None else "ok")
         if result.error is None:
             return Reply(result.value)
         failure = SandboxError(result.error)
         vars(failure)["tool_error"] = result.raised
         raise failure
 
+    def _count_call(self, outcome: str) -> None:
+        if self._service is not None:
+            self._service.metrics.tool_calls.labels(outcome).inc()
+
     def answer(self, results: list[ToolResult]) -> None:
         """Take the answers to tool calls; 404 for a call never made, 409 for one answered."""
-        for one in results:
-            if one.id in self._answered:
-                raise Problem(409, "answered", f"the call {one.id!r} has been answered")
-            if one.id not in self._calls:
+        for result in results:
+            if result.id in self._answered:
+                raise Problem(409, "answered", f"the call {result.id!r} has been answered")
+            if result.id not in self._calls:
                 raise not_found("tool call")
-        self._answered |= {one.id for one in results}
-        for one in results:
-            if not self._calls[one.id].done():
-                self._calls[one.id].set_result(one)
+        self._answered |= {result.id for result in results}
+        for result in results:
+            if not self._calls[result.id].done():
+                self._calls[result.id].set_result(result)
 
-    def finish(self, status: int, body: Any) -> None:
-        """End it with a result, or with a problem; `body` may be encoded already."""
-        body = body if isinstance(body, bytes) else encode(body)
+    def finish(self, status: int, body: bytes) -> None:
+        """End it with the JSON of a result, or of a problem."""
         if not self.fits(body):
             text = "there is no room in memory for the result: print and return less"
             problem = Problem(429, "memory", text, retry_after=1, retryable=False)
-            status, body = problem.status, encode(problem.as_json())
+            status, body = problem.status, encode(problem.describe())
         self.status, self.body, self.ended = status, body, clock.now()
-        self._last = ("result", "result") if status < 400 else ("fault", "problem")
         self._seq += 1
-        self._wake()
+        if self._news is not None:
+            self._wake()
+
+    def outcome(self) -> Result | ProblemInfo:
+        """Return what it ended with."""
+        if self.status >= 400:
+            return decode(self.body, ProblemInfo)
+        return decode(self.body, self._result_type)
 
     def fits(self, body: bytes) -> bool:
         """Hold a result in place of the output; return False if there is no room for it."""
-        shown = sum(len(one.data) for one in self.displays)
-        return self.held.fits(OVERHEAD + self._size + len(body) + shown)
+        size = OVERHEAD + self._size + len(body)
+        for display in self.displays:
+            size += len(display.data)
+        return self.held.fits(size)
 
     def settle(self) -> None:
-        """Let go of all but what can still be asked for.
+        """Keep only the result and its events.
 
-        It would keep the sandbox, with its context, in memory for as long as its own result.
+        The rest would keep the sandbox, with its context, in memory for as long as the result.
         """
+        if not self.done:  # it was cancelled before `run` began
+            self.finish(*_STOPPED)
         self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
-        self.on_call, self.phases = _tell_nobody, []
+        self.request = self._service = None
+        self.phases = []
         self._calls.clear()
         if self.inputs is not None:
             self.inputs.release()
@@ -214,7 +304,7 @@ class Execution:
     async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
         """Yield events after a number, as many at a time as there are, until the last one.
 
-        An event with number 0 is no event: it keeps the connection alive.
+        Number 0 is a keepalive, or says how many events were dropped.
         """
         while True:
             news = self._news = self._news or asyncio.Event()
@@ -222,8 +312,7 @@ class Execution:
             if ready:
                 missing = ready[0][0] - after - 1
                 if missing and self._dropped:
-                    lost = encode({"type": "dropped", "events": missing})
-                    ready.insert(0, (0, "dropped", lost))
+                    ready.insert(0, event("dropped", events=missing))
                 after = ready[-1][0]
                 yield ready
             elif self.done:
@@ -232,19 +321,19 @@ class Execution:
                 try:
                     await asyncio.wait_for(news.wait(), pause)
                 except TimeoutError:
-                    yield [(0, "keepalive", KEEPALIVE)]
+                    yield [KEEPALIVE]
 
     def _after(self, after: int) -> list[Event]:
-        found = []
-        if self._last is not None and after < self._seq:
-            kind, field = self._last
+        newest_first = []
+        if self.done and after < self._seq:
+            kind, field = ("result", "result") if self.status < 400 else ("fault", "problem")
             line = encode({"seq": self._seq, "type": kind, field: msgspec.Raw(self.body)})
-            found.append((self._seq, kind, line))
-        for event in reversed(self._events):
-            if event[0] <= after:
+            newest_first.append((self._seq, kind, line))
+        for known in reversed(self._events):
+            if known[0] <= after:
                 break
-            found.append(event)
-        return found[::-1]
+            newest_first.append(known)
+        return newest_first[::-1]
 
     async def cancel(self) -> None:
         """Interrupt the code, whose result then says so; what has not started never will."""
@@ -261,37 +350,33 @@ class Execution:
             await asyncio.wait({self.task})
 
     def _wake(self) -> None:
-        if self._news is not None:
-            self._news.set()
-            self._news = None
+        assert self._news is not None
+        self._news.set()
+        self._news = None
 
     def _drop(self, room: int) -> None:
         """Forget the oldest output while events take more than `room` bytes."""
         kept: deque[Event] = deque()
         assert isinstance(self._events, deque)  # it has not ended
         while self._events and self._size > room:
-            event = self._events.popleft()
-            if event[1] in _MAY_BE_DROPPED:
-                self._forget(event)
+            oldest = self._events.popleft()
+            if oldest[1] in _MAY_BE_DROPPED:
+                self._forget(oldest)
                 self._dropped += 1
             else:
-                kept.append(event)
+                kept.append(oldest)
         self._events.extendleft(reversed(kept))
 
     def _remove(self, seq: int) -> None:
-        for event in self._events:
-            if event[0] == seq:
-                self._forget(event)
-                self._events.remove(event)
+        for known in self._events:
+            if known[0] == seq:
+                self._forget(known)
+                self._events.remove(known)
                 return
 
-    def _forget(self, event: Event) -> None:
-        self._size -= len(event[2])
-        self.held.shrink(len(event[2]))
-
-
-def _tell_nobody(_outcome: str) -> None:
-    pass
+    def _forget(self, known: Event) -> None:
+        self._size -= len(known[2])
+        self.held.shrink(len(known[2]))
 
 
 class Executions:
@@ -301,11 +386,13 @@ class Executions:
     """
 
     def __init__(self, settings: ServiceSettings, budget: Budget) -> None:
-        self._settings, self._budget = settings, budget
+        self._settings = settings
         self._running: dict[str, Execution] = {}
         self._finished: dict[str, Execution] = {}
         self._kept: dict[str, _Kept] = {}
         """The finished ones by tenant."""
+        self._bytes = 0
+        """What all finished ones take."""
         budget.reclaim.append(self._drop)
 
     @property
@@ -316,51 +403,55 @@ class Executions:
     def __contains__(self, ident: str) -> bool:
         return ident in self._running or ident in self._finished
 
-    def new(self, principal: Principal, session: str | None) -> Execution:
-        """Return an execution that is about to start; Problem if there is no room for it."""
-        held = self._budget.admit(principal, 0, "the output and result of an execution")
-        return Execution(principal, session, self._settings.event_bytes, held)
-
-    def start(self, execution: Execution, task: asyncio.Task[None]) -> None:
-        """Keep a running execution."""
-        execution.task = task
+    def add(self, execution: Execution) -> None:
+        """Keep an execution that runs."""
         self._running[execution.id] = execution
-        task.add_done_callback(lambda _: self._ended(execution))
 
     def get(self, principal: Principal, ident: str) -> Execution:
-        """Return an execution of the tenant; 404 if it has no such one."""
-        found = self._running.get(ident) or self._finished.get(ident)
-        if found is None or found.tenant != principal.tenant:
+        """Return an execution of the tenant; 404 if it has none of that id."""
+        execution = self._running.get(ident) or self._finished.get(ident)
+        if execution is None or execution.principal.tenant != principal.tenant:
             raise not_found("execution")
-        return found
+        return execution
+
+    def end(self, execution: Execution) -> None:
+        """Keep an execution that has ended, for those who ask for it later."""
+        self._running.pop(execution.id, None)
+        execution.settle()
+        size = execution.held.size
+        self._finished[execution.id] = execution
+        kept = self._kept.get(execution.principal.tenant)
+        if kept is None:
+            kept = self._kept[execution.principal.tenant] = _Kept()
+        kept.executions[execution.id] = execution
+        kept.bytes += size
+        self._bytes += size
+        most = self._settings.kept_bytes
+        if (
+            kept.bytes > most // TENANTS_SHARE
+            or self._bytes > most
+            or len(self._finished) > MAX_KEPT
+        ):
+            self.sweep()
 
     def sweep(self) -> None:
         """Forget what ended too long ago, or takes too much memory."""
         oldest = clock.now() - self._settings.kept_seconds
         most = self._settings.kept_bytes
         for tenant, kept in list(self._kept.items()):
-            while kept.first is not None and kept.first.ended <= oldest:
+            while kept.executions and next(iter(kept.executions.values())).ended <= oldest:
                 self._forget(tenant)
             while len(kept.executions) > 1 and kept.bytes > most // TENANTS_SHARE:
                 self._forget(tenant)
-        while sum(one.bytes for one in self._kept.values()) > most and self._drop(None):
+        while self._bytes > most and self._drop(None):
             pass
         while len(self._finished) > MAX_KEPT:
-            self._forget(max(self._kept, key=lambda one: len(self._kept[one].executions)))
-
-    def _ended(self, execution: Execution) -> None:
-        self._running.pop(execution.id, None)
-        execution.settle()
-        self._finished[execution.id] = execution
-        kept = self._kept.setdefault(execution.tenant, _Kept())
-        kept.executions[execution.id] = execution
-        kept.bytes += execution.size
-        self.sweep()
+            self._forget(max(self._kept, key=lambda name: len(self._kept[name].executions)))
 
     def _drop(self, tenant: str | None) -> bool:
         """Forget the oldest result of a tenant, or of the one that keeps most."""
         if tenant is None and self._kept:
-            tenant = max(self._kept, key=lambda one: self._kept[one].bytes)
+            tenant = max(self._kept, key=lambda name: self._kept[name].bytes)
         if tenant is None or tenant not in self._kept:
             return False
         self._forget(tenant)
@@ -369,7 +460,8 @@ class Executions:
     def _forget(self, tenant: str) -> None:
         kept = self._kept[tenant]
         ident, execution = kept.executions.popitem(last=False)
-        kept.bytes -= execution.size
+        kept.bytes -= execution.held.size
+        self._bytes -= execution.held.size
         del self._finished[ident]
         execution.held.release()
         if not kept.executions:
@@ -382,8 +474,3 @@ class _Kept:
 
     executions: OrderedDict[str, Execution] = field(default_factory=OrderedDict)
     bytes: int = 0
-
-    @property
-    def first(self) -> Execution | None:
-        """The oldest."""
-        return next(iter(self.executions.values()), None)

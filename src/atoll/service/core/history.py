@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from atoll.service import clock
-from atoll.service.http.problems import encode
+from atoll.service.core.work import MAX_KEPT_TEXT, Result, RunResult, ShellResult, Verb
+from atoll.service.http.problems import decode, encode
 
 if TYPE_CHECKING:
     from atoll.service.access.admission import Holding
     from atoll.service.core.executions import Execution
 
-MOST_CELLS = 200
-MOST_BYTES = 4 << 20
+MAX_CELLS = 200
+MAX_BYTES = 4 << 20
 """What the finished cells of one session may take in memory."""
-MOST_TEXT = 64 << 10
-"""Characters of a cell's code, and of each text of its result."""
-_TEXTS = ("stdout", "stderr", "output", "error", "value_repr")
-_RESULT = ("result", "problem")
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +27,7 @@ class Cell:
 
     number: int
     id: str
-    verb: str
+    verb: Verb
     code: str
     code_cut: bool
     created: float = field(default_factory=clock.now)
@@ -41,10 +38,10 @@ class Cell:
     """What runs it; None after its end."""
 
     @classmethod
-    def of(cls, number: int, execution: Execution, verb: str, text: str) -> Cell:
+    def of(cls, number: int, execution: Execution, verb: Verb, text: str) -> Cell:
         """Return a cell that begins."""
-        code = text[:MOST_TEXT]
-        return cls(number, execution.id, verb, code, len(text) > MOST_TEXT, execution=execution)
+        code = text[:MAX_KEPT_TEXT]
+        return cls(number, execution.id, verb, code, len(text) > MAX_KEPT_TEXT, execution=execution)
 
     @property
     def size(self) -> int:
@@ -56,29 +53,66 @@ class Cell:
         execution = self.execution
         if execution is not None and execution.done:
             self.status, self.ended = execution.status, execution.ended
-            self.body, self.execution = shortened(execution.body), None
+            self.body, self.execution = self._shortened(execution.body), None
         return self.execution is None
 
-    def describe(self) -> dict[str, Any]:
+    def _shortened(self, body: bytes) -> bytes:
+        """Return a result whose texts are cut where they are long, and whose value is small."""
+        if len(body) <= MAX_KEPT_TEXT or self.status >= 400:
+            return body
+        kind: type[Result] = ShellResult if self.verb is Verb.SHELL else RunResult
+        result = decode(body, kind)
+        result.cut()
+        return encode(result)
+
+    def describe(self) -> CellInfo:
         """Return what the session's tenant may know."""
         done = self.settle()
-        known = {
-            "n": self.number,
-            "id": self.id,
-            "verb": self.verb,
-            "code": self.code,
-            "code_truncated": self.code_cut,
-            "created_at": self.created,
-            "ended_at": self.ended or None,
-            "done": done,
-            "status": self.status or None,
-            "events": f"/api/v1/executions/{self.id}/events",
-            "result": None,
-            "problem": None,
-        }
-        if done:
-            known[_RESULT[self.status >= 400]] = msgspec.Raw(self.body)
-        return known
+        body = msgspec.Raw(self.body) if done else None
+        failed = self.status >= 400
+        return CellInfo(
+            n=self.number,
+            id=self.id,
+            verb=self.verb,
+            code=self.code,
+            code_truncated=self.code_cut,
+            created_at=self.created,
+            ended_at=self.ended or None,
+            done=done,
+            status=self.status or None,
+            events=f"/api/v1/executions/{self.id}/events",
+            result=None if failed else body,
+            problem=body if failed else None,
+        )
+
+
+class CellInfo(msgspec.Struct, kw_only=True):
+    """A cell or command of a session: its result, or why there is none."""
+
+    n: int
+    id: str
+    verb: Verb
+    code: str
+    code_truncated: bool
+    created_at: float
+    ended_at: float | None
+    done: bool
+    status: int | None
+    events: str
+    result: Any
+    problem: Any
+
+
+class CellPage(msgspec.Struct, kw_only=True):
+    """Some cells of a session, oldest first."""
+
+    items: list[CellInfo]
+    next: int | None
+    """The number that the next page begins after."""
+    first: int
+    """The number of the oldest cell that is kept."""
+    begins_at: int
+    """The number of the first cell that is not the parent's."""
 
 
 class History:
@@ -97,7 +131,7 @@ class History:
         """The number of the next cell."""
         return self._next
 
-    def add(self, execution: Execution, verb: str, text: str) -> None:
+    def add(self, execution: Execution, verb: Verb, text: str) -> None:
         """Keep a cell that begins; forget the oldest ones if they are too many or too large."""
         before = sum(cell.size for cell in self._open)
         left = [cell for cell in self._open if not cell.settle()]
@@ -105,7 +139,7 @@ class History:
         made = Cell.of(self._next, execution, verb, text)
         self.cells.append(made)
         self._open, self._size, self._next = [*left, made], self._size + made.size, self._next + 1
-        while len(self.cells) > MOST_CELLS or (len(self.cells) > 1 and not self._fits()):
+        while len(self.cells) > MAX_CELLS or (len(self.cells) > 1 and not self._fits()):
             self._size -= self._forget(self.cells.popleft())
 
     def hold(self, held: Holding) -> None:
@@ -115,12 +149,12 @@ class History:
             self._size -= self._forget(self.cells.popleft())
 
     def release(self) -> None:
-        """Count the cells no more: the session has ended."""
+        """Stop counting the cells: the session has ended."""
         if self._held is not None:
             self._held.release()
 
     def _fits(self) -> bool:
-        return self._size <= MOST_BYTES and (self._held is None or self._held.fits(self._size))
+        return self._size <= MAX_BYTES and (self._held is None or self._held.fits(self._size))
 
     def _forget(self, cell: Cell) -> int:
         """Return the size of a cell that is not kept any more."""
@@ -136,45 +170,25 @@ class History:
     def restore(self, data: bytes) -> None:
         """Take the cells of an earlier process; ValueError, TypeError or KeyError if damaged."""
         begins_at, following, rows = msgspec.json.decode(data, type=tuple[int, int, list[Any]])
-        self.cells = deque(Cell(**{**row, "body": str.encode(row["body"])}) for row in rows)
+        self.cells = deque(
+            Cell(**{**row, "body": str.encode(row["body"]), "verb": Verb(row["verb"])})
+            for row in rows
+        )
         self._size, self._open = sum(cell.size for cell in self.cells), []
         self.begins_at, self._next = begins_at, following
 
-    def page(self, after: int, limit: int) -> dict[str, Any]:
+    def page(self, after: int, limit: int) -> CellPage:
         """Return cells after a number, and the number that the next page begins after."""
-        found = [cell for cell in self.cells if cell.number > after]
-        shown = found[:limit]
-        following = shown[-1].number if len(found) > len(shown) else None
-        first = self.cells[0].number if self.cells else self._next
-        return {
-            "items": [cell.describe() for cell in shown],
-            "next": following,
-            "first": first,
-            "begins_at": self.begins_at,
-        }
+        left = [cell for cell in self.cells if cell.number > after]
+        shown = left[:limit]
+        return CellPage(
+            items=[cell.describe() for cell in shown],
+            next=shown[-1].number if len(left) > len(shown) else None,
+            first=self.cells[0].number if self.cells else self._next,
+            begins_at=self.begins_at,
+        )
 
 
 def _record(cell: Cell) -> dict[str, Any]:
     known = {name: getattr(cell, name) for name in Cell.__slots__ if name != "execution"}
     return {**known, "body": cell.body.decode()}
-
-
-def shortened(body: bytes) -> bytes:
-    """Return a result whose texts are cut where they are long, and whose value is small."""
-    if len(body) <= MOST_TEXT:
-        return body
-    return msgspec.json.encode(cut(msgspec.json.decode(body)))
-
-
-def cut(result: dict[str, Any]) -> dict[str, Any]:
-    """Cut the long texts of a result, and leave a large value out; return it."""
-    for name in _TEXTS:
-        text = result.get(name)
-        if isinstance(text, str) and len(text) > MOST_TEXT:
-            half = MOST_TEXT // 2
-            left_out = len(text) - 2 * half
-            result[name] = f"{text[:half]}\n[{left_out:,} characters left out]\n{text[-half:]}"
-            result["truncated"] = True
-    if result.get("value") is not None and len(encode(result["value"])) > MOST_TEXT:
-        result["value"] = None
-    return result

@@ -18,11 +18,17 @@ import struct
 import subprocess
 import sys
 import termios
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Fields = dict[str, Any]
+    """A request or a report: one JSON object."""
 
 REQUESTS = "requests"
 CHECK_MS = 20
-MOST_LINE = 1 << 20
+MAX_LINE = 1 << 20
 
 
 class Processes:
@@ -33,8 +39,8 @@ class Processes:
         self._running: dict[int, Any] = {}
         self._terminals: dict[int, Terminal] = {}
 
-    def take(self, asked: dict[str, Any]) -> None:
-        """Carry out one request; what goes wrong with it is told in the file of its end."""
+    def take(self, asked: Fields) -> None:
+        """Carry out a request; errors go to N.end."""
         number = int(asked["n"])
         try:
             getattr(self, "_" + str(asked["op"]))(number, asked)
@@ -55,15 +61,16 @@ class Processes:
                 if terminal is not None:
                     self._forget(terminal)
                     self._terminals.pop(number).close()
-                self._end(number, {"exit_code": code if code >= 0 else 128 - code,
-                                   "signal": -code if code < 0 else None})  # fmt: skip
+                killed = code < 0
+                ended = {"exit_code": 128 - code if killed else code}
+                self._end(number, {**ended, "signal": -code if killed else None})
 
     @property
     def wait_ms(self) -> int | None:
         """How long to wait for the next request: a while if a process may end meanwhile."""
         return CHECK_MS if self._running else None
 
-    def _start(self, number: int, asked: dict[str, Any]) -> None:
+    def _start(self, number: int, asked: Fields) -> None:
         command = asked["command"]
         given = ["/bin/bash", "-c", command] if isinstance(command, str) else command
         if asked.get("pty"):
@@ -73,23 +80,28 @@ class Processes:
             open(self._path(number, "err"), "wb") as err,
         ):
             process = subprocess.Popen(
-                given, cwd=asked.get("cwd") or None, env=dict(os.environ, **asked.get("env", {})),
+                given,
                 stdin=subprocess.PIPE if asked.get("stdin") else subprocess.DEVNULL,
-                stdout=out, stderr=err, start_new_session=True,
-            )  # fmt: skip
+                stdout=out,
+                stderr=err,
+                **_place(asked),
+            )
         self._running[number] = process
         self._put(number, "pid", {"pid": process.pid})
         return None
 
-    def _start_in_terminal(self, number: int, asked: dict[str, Any], command: list[str]) -> None:
+    def _start_in_terminal(self, number: int, asked: Fields, command: list[str]) -> None:
         terminal, inner = os.openpty()
         try:
             _set_size(terminal, asked["pty"])
             process = subprocess.Popen(
-                command, cwd=asked.get("cwd") or None, env=dict(os.environ, **asked.get("env", {})),
-                stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+                command,
+                stdin=inner,
+                stdout=inner,
+                stderr=inner,
                 preexec_fn=_take_terminal,  # noqa: PLW1509 - this process has one thread
-            )  # fmt: skip
+                **_place(asked),
+            )
         except BaseException:
             os.close(terminal)
             raise
@@ -101,14 +113,14 @@ class Processes:
         self._put(number, "pid", {"pid": process.pid})
 
     def _forget(self, terminal: Terminal) -> None:
-        """Watch a terminal no more; a poll would not wait for one whose inner end is closed."""
+        """Stop watching a terminal; a poll would not wait for one whose inner end is closed."""
         with contextlib.suppress(KeyError):
             self._watch.unregister(terminal.fd)
 
-    def _resize(self, number: int, asked: dict[str, Any]) -> None:
+    def _resize(self, number: int, asked: Fields) -> None:
         _set_size(self._terminals[number].fd, asked["pty"])
 
-    def _input(self, number: int, asked: dict[str, Any]) -> None:
+    def _input(self, number: int, asked: Fields) -> None:
         process = self._running[number]
         if number in self._terminals:
             self._terminals[number].typed += base64.b64decode(asked.get("data") or "")
@@ -118,7 +130,7 @@ class Processes:
         if asked.get("end"):
             self._close_input(process)
 
-    def _signal(self, number: int, asked: dict[str, Any]) -> None:
+    def _signal(self, number: int, asked: Fields) -> None:
         os.killpg(self._running[number].pid, int(asked["signal"]))
 
     def _close_input(self, process: Any) -> None:
@@ -126,13 +138,13 @@ class Processes:
             with contextlib.suppress(OSError):
                 process.stdin.close()
 
-    def _end(self, number: int, told: dict[str, Any]) -> None:
-        self._put(number, "end", told)
+    def _end(self, number: int, report: Fields) -> None:
+        self._put(number, "end", report)
 
-    def _put(self, number: int, kind: str, told: dict[str, Any]) -> None:
+    def _put(self, number: int, kind: str, report: Fields) -> None:
         draft = self._path(number, "draft")
         with open(draft, "w") as file:
-            json.dump(told, file)
+            json.dump(report, file)
         os.rename(draft, self._path(number, kind))
 
     def _path(self, number: int, kind: str) -> str:
@@ -171,7 +183,13 @@ def _take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def _set_size(fd: int, size: dict[str, Any]) -> None:
+def _place(asked: Fields) -> Fields:
+    """Return where a process runs: its folder, environment and session."""
+    env = dict(os.environ, **asked.get("env", {}))
+    return {"cwd": asked.get("cwd") or None, "env": env, "start_new_session": True}
+
+
+def _set_size(fd: int, size: Fields) -> None:
     rows, columns = int(size["rows"]), int(size["cols"])
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
@@ -191,7 +209,7 @@ def main(folder: str) -> None:
         if incoming in dict(watch.poll(processes.wait_ms)):
             rest += os.read(incoming, 1 << 16)
             *lines, rest = rest.split(b"\n")
-            rest = rest[-MOST_LINE:]
+            rest = rest[-MAX_LINE:]
             for line in lines:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     processes.take(json.loads(line))

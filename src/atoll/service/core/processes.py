@@ -18,23 +18,24 @@ import msgspec
 
 from atoll.service import clock
 from atoll.service.http.problems import Problem, encode, not_found
+from atoll.service.http.streams import KEEPALIVE, event
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.files.live import FileReader
     from atoll.service.access.admission import Holding
-    from atoll.service.core.executions import Event
     from atoll.service.core.tenant_session import HostedSession
+    from atoll.service.http.streams import Event
 
 TMP = "/tmp"  # noqa: S108 - the guest's own
 PLACE = f"{TMP}/.atoll-processes"
 """Where the helper and the output of processes are: a saved state does not hold it."""
-MOST_PROCESSES = 64
-MOST_KNOWN = 256
+MAX_PROCESSES = 64
+MAX_KNOWN = 256
 """Processes of a session that are known, those that have ended included."""
-MOST_COMMAND_BYTES = 1 << 20
-MOST_INPUT = 64 << 10
+MAX_COMMAND_BYTES = 1 << 20
+MAX_INPUT = 64 << 10
 START_SECONDS = 10.0
 PIECE = 1 << 18
 _SMALL = 1 << 16
@@ -58,7 +59,20 @@ class Report(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-_UNREADABLE = Report(error="the guest tells nothing that can be read")
+_UNREADABLE = Report(error="the guest reports nothing that can be read")
+
+
+class ProcessInfo(msgspec.Struct, kw_only=True):
+    """A process as the session's tenant sees it."""
+
+    id: str
+    pid: int | None
+    command: str | list[str]
+    started_at: float
+    running: bool
+    exit_code: int | None
+    signal: int | None
+    error: str | None
 
 
 class GuestProcess:
@@ -72,19 +86,19 @@ class GuestProcess:
         """What is held of it as long as it is known."""
         self.end: Report | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ProcessInfo:
         """Return what the session's tenant may know."""
         end = self.end or Report()
-        return {
-            "id": str(self.number),
-            "pid": self.pid,
-            "command": self.command,
-            "started_at": self.started,
-            "running": self.end is None,
-            "exit_code": end.exit_code,
-            "signal": end.signal,
-            "error": end.error,
-        }
+        return ProcessInfo(
+            id=str(self.number),
+            pid=self.pid,
+            command=self.command,
+            started_at=self.started,
+            running=self.end is None,
+            exit_code=end.exit_code,
+            signal=end.signal,
+            error=end.error,
+        )
 
 
 class Processes:
@@ -96,22 +110,22 @@ class Processes:
         self._next = 1
         self._starting = asyncio.Lock()
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[ProcessInfo]:
         """Return what is known of each."""
-        return [one.describe() for one in self._known.values()]
+        return [process.describe() for process in self._known.values()]
 
     def get(self, ident: str) -> GuestProcess:
-        """Return a process by its id; 404 if there is none."""
-        found = self._known.get(int(ident)) if ident.isdecimal() and len(ident) < 9 else None
-        if found is None:
+        """Return a process by its id; 404."""
+        process = self._known.get(int(ident)) if ident.isdecimal() and len(ident) < 9 else None
+        if process is None:
             raise not_found("process")
-        return found
+        return process
 
     async def running(self) -> list[GuestProcess]:
-        """Return those that have not ended, as the guest tells now."""
-        for one in list(self._known.values()):
-            await self.look(one)
-        return [one for one in self._known.values() if one.end is None]
+        """Return those that have not ended, as the guest reports now."""
+        for process in list(self._known.values()):
+            await self.look(process)
+        return [process for process in self._known.values() if process.end is None]
 
     async def forget_ended(self) -> bool:
         """Remove what processes left, if none runs; return whether none does.
@@ -129,12 +143,12 @@ class Processes:
         """Start a process; 422 if it cannot be."""
         async with self._starting:
             await self._ensure_helper()
-            running = sum(one.end is None for one in self._known.values())
-            if running >= MOST_PROCESSES:
-                raise Problem(429, "rate_limited", f"{MOST_PROCESSES} processes run", retry_after=1)
+            running = sum(known.end is None for known in self._known.values())
+            if running >= MAX_PROCESSES:
+                raise Problem(429, "rate_limited", f"{MAX_PROCESSES} processes run", retry_after=1)
             size = len(encode([command, options]))
-            if size > MOST_COMMAND_BYTES:
-                text = f"a command with its environment has at most {MOST_COMMAND_BYTES:,} bytes"
+            if size > MAX_COMMAND_BYTES:
+                text = f"a command with its environment has at most {MAX_COMMAND_BYTES:,} bytes"
                 raise Problem(413, "too_large", f"{text}, not {size:,}: put data into a file")
             process = GuestProcess(self._next, command)
             process.held = self._hosted.admit(size, "the command of a process")
@@ -152,8 +166,8 @@ class Processes:
 
     def _forget_oldest(self) -> None:
         """Forget the processes that ended first, of more than may be known."""
-        ended = [number for number, one in self._known.items() if one.end is not None]
-        for number in ended[: max(0, len(self._known) - MOST_KNOWN)]:
+        ended = [number for number, known in self._known.items() if known.end is not None]
+        for number in ended[: max(0, len(self._known) - MAX_KNOWN)]:
             del self._known[number]
 
     async def _await_start(self, process: GuestProcess) -> None:
@@ -172,9 +186,9 @@ class Processes:
 
     async def write(self, process: GuestProcess, data: bytes, *, end: bool) -> None:
         """Write to its standard input, and close that at the `end`."""
-        for at in range(0, max(1, len(data)), MOST_INPUT):
-            piece = data[at : at + MOST_INPUT]
-            last = at + MOST_INPUT >= len(data)
+        for at in range(0, max(1, len(data)), MAX_INPUT):
+            piece = data[at : at + MAX_INPUT]
+            last = at + MAX_INPUT >= len(data)
             text = base64.b64encode(piece).decode()
             await self._send(process, "input", data=text, end=end and last)
 
@@ -188,12 +202,12 @@ class Processes:
 
     async def look(self, process: GuestProcess) -> None:
         """Find out whether it has started, and whether it has ended."""
-        # The end first: the pid was told before it. Read the other way round, a process that
+        # The end first: the pid was reported before it. Read the other way round, a process that
         # starts and ends between the two would seem to have ended without a start.
-        end = process.end or await self._told(process, "end")
+        end = process.end or await self._report(process, "end")
         if process.pid is None:
-            found = await self._told(process, "pid")
-            process.pid = None if found is None else found.pid
+            started = await self._report(process, "pid")
+            process.pid = None if started is None else started.pid
         elif end is None and not await self._is_there(process):
             end = Report(error=_GONE)
         process.end = end
@@ -204,24 +218,24 @@ class Processes:
         """Yield what it prints from these offsets on, until it has ended."""
         at = {"out": out, "err": err}
         decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
-        yield [_event("started", pid=process.pid, id=str(process.number))]
+        yield [event("started", pid=process.pid, id=str(process.number))]
         async with self._changes(pause) as changes:
             while True:
                 await self.look(process)
                 ended = process.end is not None
-                told = []
+                printed = []
                 for name in _STREAMS:
                     data = await self._read(process, name, at[name])
                     at[name] += len(data)
                     text = decoders[name].decode(data)
-                    told += [_event(f"std{name}", text=text, offset=at[name])] if text else []
-                if told:
-                    yield told
+                    printed += [event(f"std{name}", text=text, offset=at[name])] if text else []
+                if printed:
+                    yield printed
                 elif ended:
-                    yield [_event("exited", **process.describe())]
+                    yield [event("exited", **msgspec.structs.asdict(process.describe()))]
                     return
                 elif not await anext(changes):
-                    yield [(0, "keepalive", b'{"type":"keepalive"}')]
+                    yield [KEEPALIVE]
 
     async def _read(self, process: GuestProcess, name: str, at: int) -> bytes:
         file = await self._open(process, name)
@@ -232,7 +246,7 @@ class Processes:
         finally:
             file.close()
 
-    async def _told(self, process: GuestProcess, name: str) -> Report | None:
+    async def _report(self, process: GuestProcess, name: str) -> Report | None:
         file = await self._open(process, name)
         if file is None:
             return None
@@ -285,7 +299,3 @@ class Processes:
             raise Problem(410, "process", _GONE) from None
         with watch:
             yield watch.changes(pause)
-
-
-def _event(kind: str, **fields: Any) -> Event:
-    return 0, kind, encode({"type": kind, **fields})

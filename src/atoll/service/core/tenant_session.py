@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Literal, cast
+
+from msgspec import Struct
 
 from atoll.errors import AtollError
 from atoll.files.direct import FolderFiles, close_all
@@ -13,7 +14,6 @@ from atoll.sandbox.context import Context
 from atoll.service import clock
 from atoll.service.core.history import History
 from atoll.service.core.processes import Processes
-from atoll.service.ids import new_id
 
 if TYPE_CHECKING:
     from atoll.files.live import LiveFiles
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from atoll.service.cluster.directory import SessionRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoxFacts:
+class BoxFacts(Struct, frozen=True, kw_only=True):
     """What stays the same of a session's sandbox, also while it is saved to disk."""
 
     isolation: str
@@ -41,33 +40,123 @@ class BoxFacts:
         return cls(isolation=str(box.isolation), backend=box.backend, capabilities=known)
 
 
+class SharedFacts(Struct, kw_only=True):
+    """What every process that can go on with a session has to know of it."""
+
+    id: str
+    tenant: str
+    parent: str | None = None
+    name: str = ""
+    idle_seconds: float
+    max_seconds: float
+    metadata: dict[str, str] = {}
+    context_id: str | None = None
+    """The context that was uploaded for it, if there is one."""
+
+
+class SessionFacts(SharedFacts, kw_only=True):
+    """What the service that has a session knows of it, also after a restart."""
+
+    key: str
+    created: float
+    executions: int = 0
+    cpu_seconds: float = 0.0
+    """What it used in earlier processes of the service."""
+    memory_bytes: int = 0
+    """The most that it has used."""
+
+
+class SessionUsage(Struct, kw_only=True):
+    """What a session uses, as far as the host counts it; disk as last measured."""
+
+    cpu_seconds: float
+    peak_memory_bytes: int
+    memory_bytes: int | None
+    processes: int | None
+    disk_bytes: int | None
+
+
+class SessionContext(Struct):
+    """The context of a session: its id if it was uploaded, its length if it is text."""
+
+    id: str | None
+    length: int | None
+
+
+class SessionPolicy(Struct, kw_only=True):
+    """The limits of a session."""
+
+    memory_bytes: int | None
+    max_processes: int | None
+    cpu_seconds: float | None
+    disk_bytes: int | None
+    file_size_bytes: int | None
+    stdout_max_bytes: int | None
+    stderr_max_bytes: int | None
+    fuel_budget: int | None
+
+
+class MarkInfo(Struct):
+    """A checkpoint of a session."""
+
+    id: str
+    name: str
+    created_at: float
+
+
+class SessionInfo(Struct, kw_only=True):
+    """A session as its tenant sees it."""
+
+    id: str
+    state: Literal["running", "paused", "ended"]
+    paused_as: Literal["frozen", "saved"] | None
+    name: str
+    isolation: str
+    backend: str
+    capabilities: list[str]
+    context_shared: bool
+    created_at: float
+    last_used_at: float
+    idle_seconds_now: float
+    idle_seconds: float
+    max_seconds: float
+    idle_expires_at: float
+    expires_at: float
+    parent: str | None
+    children: list[str]
+    busy: bool
+    executions: int
+    usage: SessionUsage
+    context: SessionContext | None
+    policy: SessionPolicy
+    timeout_ms: float
+    metadata: dict[str, str]
+    marks: list[MarkInfo]
+
+
 class HostedSession:
-    """One session, and what its tenant is told of it."""
+    """A session of a tenant: its facts, and what this process has of it."""
 
     def __init__(
         self,
         principal: Principal,
         session: Session,
         callbacks: ClientCallbacks,
+        facts: SessionFacts,
+        *,
         parent: HostedSession | None = None,
-        facts: BoxFacts | None = None,
+        box_facts: BoxFacts | None = None,
     ) -> None:
-        """`facts`: what the sandbox of a session is like that is not in memory."""
-        self.id, self.tenant, self.key = new_id("ses"), principal.tenant, principal.key
+        """`box_facts`: those of a sandbox that is not in memory."""
+        self.id, self.tenant, self.key, self.facts = facts.id, facts.tenant, facts.key, facts
         self.principal = principal
         self.session, self.callbacks = session, callbacks
-        self.parent = None if parent is None else parent.id
-        self.name = ""
-        self.created = self.used = clock.now()
-        self.idle_seconds = self.max_seconds = 0.0
-        self.metadata: dict[str, str] = {}
-        self.marks: dict[str, tuple[str, float]] = {}
+        self.used = clock.now()
+        self.marks: dict[str, MarkInfo] = {}
         self.children: list[str] = []
         self.history: History = History(None if parent is None else parent.history)
         self.rolled_back = ""
         """The checkpoint that it went back to last."""
-        self.context_id: str | None = None
-        self.executions, self.memory_bytes, self._cpu_before = 0, 0, 0.0
         self.meter: CpuMeter | None = None
         """Counts the CPU time that it uses in this process."""
         self.disk_bytes: int | None = None
@@ -85,12 +174,12 @@ class HostedSession:
         self.processes = Processes(self)
         limit = session.config.policy.file_size_bytes
         self._files: LiveFiles = FolderFiles(self._folders, limit)
-        if facts is None:
+        if box_facts is None:
             assert session.box is not None
-            facts = BoxFacts.of(session.box)
+            box_facts = BoxFacts.of(session.box)
             if not hasattr(session.box, "folders"):  # they are on another machine
                 self._files = cast("LiveFiles", session.box.files)
-        self.facts = facts
+        self.box_facts = box_facts
 
     def admit(self, size: int, what: str) -> Holding | None:
         """Hold bytes of the session's tenant; None if the session is nowhere counted."""
@@ -99,11 +188,7 @@ class HostedSession:
     @property
     def cpu_seconds(self) -> float:
         """The CPU time of all that ran in it, as last measured."""
-        return self._cpu_before + (0.0 if self.meter is None else self.meter.total)
-
-    @cpu_seconds.setter
-    def cpu_seconds(self, before: float) -> None:
-        self._cpu_before = before
+        return self.facts.cpu_seconds + (0.0 if self.meter is None else self.meter.total)
 
     @property
     def files(self) -> LiveFiles:
@@ -114,47 +199,48 @@ class HostedSession:
     @property
     def idle_until(self) -> float:
         """The time at which it ends unless it is used before."""
-        return self.used + self.idle_seconds
+        return self.used + self.facts.idle_seconds
 
     @property
     def expires(self) -> float:
         """When it ends in any case."""
-        return self.created + self.max_seconds
+        return self.facts.created + self.facts.max_seconds
 
     def touch(self) -> None:
         """Note a use."""
         self.used = clock.now()
 
     @property
-    def state(self) -> str:
+    def state(self) -> Literal["running", "paused", "ended"]:
         """Return running, paused (frozen, or saved to disk) or ended."""
         if self.over:
             return "ended"
         return "running" if self.session.live and not self.session.frozen else "paused"
 
     @property
-    def paused_as(self) -> str | None:
+    def paused_as(self) -> Literal["frozen", "saved"] | None:
         """Return how it is paused: `frozen` in memory, or `saved` to disk."""
         if self.state != "paused":
             return None
         return "frozen" if self.session.frozen else "saved"
 
-    def usage(self) -> dict[str, Any]:
-        """Return what it uses now, as far as the host counts it; disk as last measured.
+    def usage(self) -> SessionUsage:
+        """Return what it uses now.
 
         The peak is of the same measure as what is in use now, and never below it: processes beside
         the cells can hold more than any cell did.
         """
         measure = getattr(self.session.box, "usage_now", None)
-        now = {} if measure is None else measure()
-        self.memory_bytes = max(self.memory_bytes, now.get("memory_bytes") or 0)
-        return {
-            "cpu_seconds": self.cpu_seconds,
-            "peak_memory_bytes": self.memory_bytes,
-            "memory_bytes": now.get("memory_bytes"),
-            "processes": now.get("processes"),
-            "disk_bytes": self.disk_bytes,
-        }
+        now: dict[str, int | None] = {} if measure is None else measure()
+        memory = now.get("memory_bytes")
+        self.facts.memory_bytes = max(self.facts.memory_bytes, memory or 0)
+        return SessionUsage(
+            cpu_seconds=self.cpu_seconds,
+            peak_memory_bytes=self.facts.memory_bytes,
+            memory_bytes=memory,
+            processes=now.get("processes"),
+            disk_bytes=self.disk_bytes,
+        )
 
     async def measure_disk(self) -> None:
         """Measure the guest's disk; a session that is saved is not restored for this."""
@@ -165,52 +251,49 @@ class HostedSession:
         with contextlib.suppress(AtollError, OSError):
             folders = await show(False)
             try:
-                found = os.fstatvfs(next(iter(folders.values())))
+                disk = os.fstatvfs(next(iter(folders.values())))
             finally:
                 close_all(folders)
-            self.disk_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
+            self.disk_bytes = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> SessionInfo:
         """Return what its tenant may know."""
-        now = clock.now()
-        return {
-            "id": self.id,
-            "state": self.state,
-            "paused_as": self.paused_as,
-            "name": self.name,
-            "isolation": self.facts.isolation,
-            "backend": self.facts.backend,
-            "capabilities": self.facts.capabilities,
-            "context_shared": bool(getattr(self.session.box, "context_is_shared", False)),
-            "created_at": self.created,
-            "last_used_at": self.used,
-            "idle_seconds_now": 0.0 if not self.session.idle else max(0.0, now - self.used),
-            "idle_seconds": self.idle_seconds,
-            "max_seconds": self.max_seconds,
-            "idle_expires_at": min(self.idle_until, self.expires),
-            "expires_at": self.expires,
-            "parent": self.parent,
-            "children": list(self.children),
-            "busy": not self.session.idle,
-            "executions": self.executions,
-            "usage": self.usage(),
-            "context": self._context(),
-            "policy": self.session.config.policy.snapshot(),
-            "timeout_ms": self.session.config.timeout_ms,
-            "metadata": self.metadata,
-            "marks": [
-                {"id": mark, "name": name, "created_at": made}
-                for mark, (name, made) in self.marks.items()
-            ],
-        }
+        facts, config, idle = self.facts, self.session.config, self.session.idle
+        return SessionInfo(
+            id=self.id,
+            state=self.state,
+            paused_as=self.paused_as,
+            name=facts.name,
+            isolation=self.box_facts.isolation,
+            backend=self.box_facts.backend,
+            capabilities=self.box_facts.capabilities,
+            context_shared=bool(getattr(self.session.box, "context_is_shared", False)),
+            created_at=facts.created,
+            last_used_at=self.used,
+            idle_seconds_now=max(0.0, clock.now() - self.used) if idle else 0.0,
+            idle_seconds=facts.idle_seconds,
+            max_seconds=facts.max_seconds,
+            idle_expires_at=min(self.idle_until, self.expires),
+            expires_at=self.expires,
+            parent=facts.parent,
+            children=list(self.children),
+            busy=not idle,
+            executions=facts.executions,
+            usage=self.usage(),
+            context=self._context(),
+            policy=SessionPolicy(**config.policy.snapshot()),  # type: ignore[arg-type]
+            timeout_ms=config.timeout_ms,
+            metadata=facts.metadata,
+            marks=list(self.marks.values()),
+        )
 
-    def _context(self) -> dict[str, Any] | None:
+    def _context(self) -> SessionContext | None:
         context = self.session.config.context
         if context is None:
             return None
         length = context.length if isinstance(context, Context) else None
         length = len(context) if isinstance(context, str) else length
-        return {"id": self.context_id, "length": length}
+        return SessionContext(self.facts.context_id, length)
 
     async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         self.touch()

@@ -22,8 +22,9 @@ from atoll.service.dialects.jupyter import routes as jupyter
 from atoll.service.dialects.jupyter import socket as kernel_socket
 from atoll.service.http import openapi, routes
 from atoll.service.http.problems import Problem, encode, of_error
-from atoll.service.http.proxies import Proxies
-from atoll.service.http.requests import Call
+from atoll.service.http.proxies import PROTO, Proxies
+from atoll.service.http.requests import ApiRequest, Json
+from atoll.service.http.route import Route
 from atoll.service.ids import new_id
 from atoll.service.telemetry import logs
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
     from atoll.service.core.service import Service
-    from atoll.service.http.routes import Route
     from atoll.service.telemetry.tracing import Answered
 
 _LOG = logging.getLogger("atoll.service")
@@ -52,68 +52,79 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._routes = routes.table(service.pages)
+        self._routes = routes.table()
         self._openapi: bytes | None = None
         settings = service.settings
         self._proxies = Proxies(settings.trusted_proxies)
+        self._trusts_proxies = bool(settings.trusted_proxies)
         self._hosts = {*_LOOPBACK, settings.host.lower(), *map(str.lower, settings.hosts)}
         self._any_host = "*" in settings.hosts or (settings.host in _ANY and not settings.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] in ("http", "websocket"):
-            self._proxies.apply(scope)
-        if scope["type"] == "websocket":
-            await self._serve_socket(WebSocket(scope, receive, send))
-        if scope["type"] != "http":
+        kind = scope["type"]
+        if kind not in ("http", "websocket"):
             return
-        request = Request(scope, receive)
-        with self._service.traces.request(request) as answered:
+        if self._trusts_proxies or PROTO in dict(scope["headers"]):
+            self._proxies.apply(scope)
+        if kind == "websocket":
+            await self._serve_socket(WebSocket(scope, receive, send))
+            return
+        request, traces = Request(scope, receive), self._service.traces
+        if not traces.enabled:
+            await self._serve(request, send, None)
+            return
+        with traces.request(request) as answered:
             await self._serve(request, send, answered)
 
-    async def _serve(self, request: Request, send: Send, answered: Answered) -> None:
-        given = request.headers.get("x-request-id", "")
+    async def _serve(self, request: Request, send: Send, answered: Answered | None) -> None:
+        headers, service = request.headers, self._service
+        given, parent = headers.get("x-request-id", ""), headers.get("traceparent", "")
         request_id = given if _REQUEST_ID.match(given) else new_id("req")
-        parent = self._service.traces.parent(request.headers.get("traceparent", ""))
-        logs.begin(request_id, parent)
-        begun, code, route = time.perf_counter(), "", None
-        status, closing = 0, [_CLOSE] if _has_two_lengths(request) else []
+        if service.traces.enabled:
+            parent = service.traces.parent(parent)
+        logs.REQUEST.set((request_id, parent))
+        begun, code, route, status = time.perf_counter(), "", None, 0
+        two_lengths = "content-length" in headers and "transfer-encoding" in headers
 
         async def send_noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = (b"x-request-id", request_id.encode())
-                message["headers"] = [*message.get("headers", ()), own, *_SAFE, *closing]
+                own = [(b"x-request-id", request_id.encode()), *_SAFE]
+                own += [_CLOSE] if two_lengths else []
+                message["headers"] = [*message.get("headers", ()), *own]
+            if len(message.get("body", b"")) <= PIECE:
+                await send(message)
+                return
             for part in _parts(message):
                 await send(part)
 
         with contextlib.ExitStack() as held:
             try:
-                route, path = self._find(request)
+                route, path = self._find(request, two_lengths=two_lengths)
                 response = await self._answer(request, route, path, held)
             except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
                 problem = of_error(exc)
                 if problem.status in (500, 507) and not isinstance(exc, Problem):
                     _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
                 code = problem.code
-                self._service.metrics.refused_credential(problem)
-                if route is not None and route.refuse is not None:
-                    response = route.refuse(problem, request_id)
-                else:
-                    response = problem.response(request_id)
+                service.metrics.refused_credential(problem)
+                refuse = Problem.response if route is None else route.refuse or Problem.response
+                response = refuse(problem, request_id)
             await response(request.scope, request.receive, send_noting)
         name = route.path if route is not None else "(none)"
-        answered(name, status, code)
         seconds = time.perf_counter() - begun
-        self._service.metrics.answered(name, request.method, status, seconds, code)
-        milliseconds = round(seconds * 1000, 1)
-        logs.answered(method=request.method, route=name, status=status, ms=milliseconds, code=code)
+        if answered is not None:
+            answered(name, status, code)
+        service.metrics.answered(name, request.method, status, seconds, code)
+        if logs.LOG.isEnabledFor(logging.INFO):
+            logs.answered(request.method, name, status, seconds, code)
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         """Serve a websocket, or refuse it with the status that a request would get."""
         status, code = 101, ""
-        logs.begin(new_id("req"), websocket.headers.get("traceparent", ""))
+        logs.REQUEST.set((new_id("req"), websocket.headers.get("traceparent", "")))
         try:
             self._check_host(websocket.headers.get("host", ""))
             await kernel_socket.serve(self._service, websocket)
@@ -130,25 +141,32 @@ class App:
     async def _answer(
         self, request: Request, route: Route, path: dict[str, str], held: contextlib.ExitStack
     ) -> Response:
-        signed_in = self._signed_in(request, route)
-        principal = signed_in or _NOBODY
+        service, principal = self._service, _NOBODY
+        if "cookie" in request.headers or "origin" in request.headers:
+            principal = self._signed_in(request, route) or _NOBODY
         if route.scope is not None:
-            principal = signed_in or await self._owner(request, route)
-            if route.scope:
+            if principal is _NOBODY:
+                principal = await self._owner(request, route)
+            if route.scope and route.scope not in principal.scopes:
                 principal.require(route.scope)
-            self._service.quotas.request(principal)
-            held.enter_context(self._service.quotas.connection(principal))
-            self._service.act_for(principal)
-            if (passed := await self._elsewhere(request, principal, path)) is not None:
-                return passed  # the service that answers it counts it
-            if self._service.replicas is not None:
-                await self._service.replicas.request(principal)
-        if route.new_work:
-            self._service.require_accepting()
-        holding = held.enter_context(self._service.memory.admit(principal, 0, "the request"))
-        response = await route.handler(Call(self._service, request, principal, holding, path))
-        holding.grow(len(response.body) if hasattr(response, "body") else 0)
-        return response
+            service.quotas.request(principal)
+            held.enter_context(service.quotas.connection(principal))
+            service.act_for(principal)
+            if service.forwarder is not None:
+                passed = await self._elsewhere(request, principal, path)
+                if passed is not None:
+                    return passed  # the service that answers it counts it
+            if service.replicas is not None:
+                await service.replicas.request(principal)
+        if route.new_work and service.draining:
+            service.require_accepting()
+        holding = service.memory.admit(principal, 0, "the request")
+        held.callback(holding.release)
+        answer = await route.handler(ApiRequest(service, request, principal, holding, path))
+        if not isinstance(answer, Response):
+            answer = Response(None, 204) if answer is None else Json(answer, route.status)
+        holding.grow(len(answer.body) if hasattr(answer, "body") else 0)
+        return answer
 
     async def _elsewhere(
         self, request: Request, principal: Principal, path: dict[str, str]
@@ -158,14 +176,14 @@ class App:
         here = (service.sessions, service.executions, service.gateway)
         for name in ("session", "execution", "kernel"):
             ident = path.get(name)
-            if ident is None or any(ident in one for one in here):
+            if ident is None or any(ident in known for known in here):
                 continue
             if replicas is not None and service.forwarder is not None:
                 url = await replicas.find(ident)
                 if url is not None:
                     return await service.forwarder.pass_on(request, url)
             if service.fleet is not None:
-                return await service.fleet.reach(service, request, principal, ident)
+                return await service.fleet.forward_or_adopt(service, request, principal, ident)
         return None
 
     async def _owner(self, request: Request, route: Route) -> Principal:
@@ -176,26 +194,28 @@ class App:
         except Problem as exc:
             if fleet is None or exc.reason != "unknown":
                 raise
-            if not await fleet.keys.look_for(service.ledger):
+            if not await fleet.keys.look_for(service.database):
                 raise
         return route.who(service, request) if route.who else keys.check(request.headers)
 
     def _signed_in(self, request: Request, route: Route) -> Principal | None:
         """Return who a page of ours acts for; refuse every other page's request."""
-        found = None
+        principal = None
         if "cookie" in request.headers and route.who is None:
-            found = self._service.sign_in(request)
-        if found is None and "origin" in request.headers and route not in self._service.pages:
+            principal = self._service.signins.principal(request)
+        if principal is None and "origin" in request.headers and not route.page:
             text = "requests of web pages are not served, except of this service's own"
             raise Problem(403, "origin", text)
-        return found
+        return principal
 
-    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+    def _find(self, request: Request, *, two_lengths: bool) -> tuple[Route, dict[str, str]]:
         self._check_host(request.headers.get("host", ""))
-        _check_framing(request)
+        if two_lengths:  # a proxy may see another end of the body than this service
+            text = "send Content-Length or Transfer-Encoding, not both"
+            raise Problem(400, "framing", text)
         path, allowed = request.scope["path"], []
         if path == "/openapi.json":
-            return routes.Route("GET", path, self._document, None), {}
+            return Route("GET", path, self._document, None), {}
         for pattern, route in self._routes:
             if match := pattern.match(path):
                 if route.method == request.method:
@@ -216,29 +236,15 @@ class App:
             text = f"the Host {host[:100]!r} is not served: start with --allow-host {name[:100]}"
             raise Problem(421, "host", text)
 
-    async def _document(self, _call: Call) -> Response:
+    async def _document(self, _call: ApiRequest) -> Response:
         if self._openapi is None:
             self._openapi = encode(openapi.document())
         return Response(self._openapi, media_type="application/json")
 
 
-def _has_two_lengths(request: Request) -> bool:
-    return "content-length" in request.headers and "transfer-encoding" in request.headers
-
-
-def _check_framing(request: Request) -> None:
-    """Refuse a body whose end is stated twice: a proxy may see another end than this service."""
-    if _has_two_lengths(request):
-        text = "send Content-Length or Transfer-Encoding, not both"
-        raise Problem(400, "framing", text)
-
-
 def _parts(message: Message) -> Iterator[Message]:
-    """Yield a message of an answer in parts that a connection can wait between."""
-    body = message.get("body", b"")
-    if len(body) <= PIECE:
-        yield message
-        return
+    """Yield a large message of an answer in parts that a connection can wait between."""
+    body = message["body"]
     for at in range(0, len(body), PIECE):
         more = at + PIECE < len(body) or message.get("more_body", False)
         yield {**message, "body": bytes(body[at : at + PIECE]), "more_body": more}

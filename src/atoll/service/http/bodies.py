@@ -1,29 +1,25 @@
-"""Bodies of requests, checked as they are read; and results as JSON."""
+"""Bodies of requests, checked as they are read."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import difflib
-import json
+import functools
 import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType  # noqa: TC002 - read as it runs
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.config import SandboxConfig
-from atoll.guest.shared import values
 from atoll.hosting.pool.tiers import TIERS
+from atoll.log import SandboxLogger
 from atoll.policy import ExecutionPolicy, Isolation
 from atoll.sandbox.wire.options import HANDLERS, SERVICE_NAMES
-from atoll.service.http.problems import Problem, encode
+from atoll.service.http.problems import Problem, decode, encode
 
 if TYPE_CHECKING:
-    from atoll.network import NetworkUse
     from atoll.service.access.keys import Quota
-    from atoll.service.settings import ServiceSettings
-    from atoll.types import ExecuteResponse, SandboxResult
 
 T = TypeVar("T")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.(?P<at>\w+)`)?")
@@ -47,7 +43,11 @@ class Body(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True)
     """A request's JSON."""
 
 
-class Policy(Body, kw_only=True):
+class FrozenBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True, frozen=True):
+    """A request's JSON that can be compared and hashed, as far as its fields can."""
+
+
+class Policy(FrozenBody, kw_only=True, frozen=True):
     """Limits; what is left out has Atoll's default, or the key's limit if that is lower."""
 
     memory_bytes: int | UnsetType | None = UNSET
@@ -84,16 +84,12 @@ class Network(Body, kw_only=True):
     max_connections: int | UnsetType = UNSET
 
 
-class Sandbox(Body, kw_only=True):
-    """What a sandbox is to be like: for sessions and one-shot runs."""
+class Options(FrozenBody, kw_only=True, frozen=True):
+    """What many sandboxes have in common: values that can be compared."""
 
     template: str | None = None
-    packages: list[str] = []
     allow_source: bool = False
-    network: list[str] | Network | None = None
-    context: ContextOf | None = None
     policy: Policy | None = None
-    env: dict[str, str] = {}
     timeout_ms: float | None = None
     min_isolation: str | None = None
     max_output_length: int | None = None
@@ -101,14 +97,35 @@ class Sandbox(Body, kw_only=True):
     max_state_bytes: int | None = None
     explored_length: int | None = None
     lazy_queries: bool = False
+
+
+class Sandbox(Options, kw_only=True, frozen=True):
+    """What a sandbox is to be like: for sessions and one-shot runs."""
+
+    packages: list[str] = []
+    network: list[str] | Network | None = None
+    context: ContextOf | None = None
+    env: dict[str, str] = {}
     argv: list[str] | None = None
     tools: list[dict[str, Any]] = []
     callbacks: list[str] = []
 
-    def config(self, quota: Quota, settings: ServiceSettings, **fields: Any) -> SandboxConfig:
-        """Return the configuration; 403 for what the key may not have, never silently less."""
-        limits = msgspec.structs.asdict(self.policy) if self.policy is not None else {}
-        given = {name: one for name, one in limits.items() if one is not UNSET}
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has Options alone."""
+        return not (
+            self.allow_source
+            or self.packages
+            or self.network
+            or self.context
+            or self.env
+            or self.argv
+            or self.tools
+            or self.callbacks
+        )
+
+    def fields(self, quota: Quota, max_output_bytes: int) -> dict[str, Any]:
+        """Return fields of a SandboxConfig; 403 for what the key may not have, never less."""
         if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
             raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
         given_bytes = len(encode([self.env, self.argv, self.tools]))
@@ -118,21 +135,24 @@ class Sandbox(Body, kw_only=True):
         if self.template is not None and self.template not in TIERS:
             known = ", ".join(TIERS)
             raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")
-        usual = min(USUAL_OUTPUT_BYTES, settings.max_output_bytes)
+        limits = msgspec.structs.asdict(self.policy) if self.policy is not None else {}
+        given = {name: value for name, value in limits.items() if value is not UNSET}
+        usual = min(USUAL_OUTPUT_BYTES, max_output_bytes)
         outputs = {"stdout_max_bytes": usual, "stderr_max_bytes": usual}
         policy = ExecutionPolicy(env=self.env, **{**outputs, **_within(given, quota)})
-        for name, limit in (MOST | dict.fromkeys(OUTPUTS, settings.max_output_bytes)).items():
+        for name, limit in (MOST | dict.fromkeys(OUTPUTS, max_output_bytes)).items():
             value = getattr(self, name, None) or getattr(policy, name, None)
             if value is not None and value > limit:
                 raise Problem(403, "quota", f"{name} may be at most {limit:,}")
-        timeout = timeout_within(self.timeout_ms, quota)
         sent = {name: getattr(self, given) for name, given in SERVICE_NAMES.items()}
-        own = {name: one for name, one in sent.items() if one is not None and name not in JUDGED}
-        level = Isolation.parse(self.min_isolation or Isolation.JAILED)
-        return SandboxConfig(
-            backend="native", policy=policy, timeout_ms=timeout, min_isolation=level,
-            **own, **fields,
-        )  # fmt: skip
+        own = {k: v for k, v in sent.items() if v is not None and k not in JUDGED}
+        return {
+            **own,
+            "backend": "native",
+            "policy": policy,
+            "timeout_ms": timeout_within(self.timeout_ms, quota),
+            "min_isolation": Isolation.parse(self.min_isolation or Isolation.JAILED),
+        }
 
     def asks(self) -> dict[str, Any]:
         """Return what ClientCallbacks takes: tools, and the functions that the caller has."""
@@ -142,8 +162,15 @@ class Sandbox(Body, kw_only=True):
                 raise Problem(400, "invalid", f"no callback {name!r}: there are {known}")
         return {
             "tools": self.tools,
-            "asks": ["on_output", *(f"on_{one}" for one in self.callbacks)],
+            "asks": ["on_output", *(f"on_{name}" for name in self.callbacks)],
         }
+
+
+@functools.lru_cache(256)
+def plain_config(given: Options, quota: Quota, max_output_bytes: int) -> SandboxConfig:
+    """Return the configuration of a sandbox that is plain; checked once for all that are alike."""
+    plain = msgspec.convert(given, Sandbox, from_attributes=True)
+    return SandboxConfig(**plain.fields(quota, max_output_bytes), logger=SandboxLogger(None))
 
 
 class Life(Body, kw_only=True):
@@ -154,7 +181,7 @@ class Life(Body, kw_only=True):
     metadata: dict[str, str] | None = None
 
 
-class NewSession(Sandbox, kw_only=True):
+class NewSession(Sandbox, kw_only=True, frozen=True):
     """POST /sessions."""
 
     state: str | None = None
@@ -192,7 +219,7 @@ class FileGiven(Body, kw_only=True):
     content_b64: str
 
 
-class Run(Sandbox, kw_only=True):
+class Run(Sandbox, kw_only=True, frozen=True):
     """POST /run."""
 
     code: str
@@ -266,14 +293,9 @@ class NewKey(Body, kw_only=True):
 def read(body: bytes, shape: type[T]) -> T:
     """Return a body in its shape; 400 says which field is wrong."""
     try:
-        try:
-            return msgspec.json.decode(body or b"{}", type=shape)
-        except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return msgspec.convert(json.loads(body), type=shape)  # escaped lone surrogates
+        return decode(body or b"{}", shape)
     except (ValueError, RecursionError) as exc:
-        words = f"the body is not as it should be: {exc}"[:500] + _nearest(str(exc), shape)
+        words = f"invalid body: {exc}"[:500] + _nearest(str(exc), shape)
         raise Problem(400, "invalid", words) from None
 
 
@@ -314,6 +336,11 @@ def timeout_within(timeout_ms: float | None, quota: Quota) -> float:
     return quota.timeout_ms if timeout_ms is None else timeout_ms
 
 
+def context_id(given: ContextOf | None) -> str | None:
+    """Return the id of the uploaded context that a request names; None if it names none."""
+    return given.id if given is not None and isinstance(given.id, str) else None
+
+
 def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     """Return the metadata; 400 if it is too much."""
     given = metadata or {}
@@ -324,69 +351,12 @@ def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
     return given
 
 
-_PLAIN = (
-    "stdout", "stderr", "error", "error_type", "exit_code", "duration_ms", "cpu_ms", "value_repr",
-    "truncated", "state_lost", "fuel_consumed", "memory_used_bytes", "cold_start", "success",
-)  # fmt: skip
-
-
-def result_json(
-    ident: str, session: str | None, result: SandboxResult, queue_ms: float
-) -> dict[str, Any]:
-    """Return an execution's result as JSON; displays and files by their addresses."""
-    shown = [
-        {"n": n, "media_type": one.media_type, "size": len(one.data),
-         "url": f"/api/v1/executions/{ident}/displays/{n}"}
-        for n, one in enumerate(result.displays)
-    ]  # fmt: skip
-    created = set(result.files_created)
-    files = [
-        {"path": one.path, "size": one.size, "media_type": one.media_type,
-         "change": "created" if one.path in created else "modified"}
-        for one in result.artifacts
-    ]  # fmt: skip
-    return {
-        "id": ident,
-        "session": session,
-        "kind": result.kind.value,
-        **{name: getattr(result, name) for name in _PLAIN},
-        "queue_ms": round(queue_ms, 3),
-        "error_args": [values.encode(one) for one in result.error_args],
-        "value": values.encode(result.value),
-        "displays": shown,
-        "artifacts": files,
-        "files_created": list(result.files_created),
-        "files_modified": list(result.files_modified),
-        "isolation": str(result.isolation),
-        "network": _network_json(result.network),
-    }
-
-
-def response_json(ident: str, session: str | None, response: ExecuteResponse) -> dict[str, Any]:
-    """Return a shell command's result as JSON."""
-    return {
-        "id": ident,
-        "session": session,
-        "kind": "shell",
-        "output": response.output,
-        "stderr": response.stderr,
-        "exit_code": response.exit_code,
-        "truncated": response.truncated,
-        "error": response.error,
-        "network": _network_json(response.network),
-    }
-
-
-def _network_json(use: NetworkUse | None) -> dict[str, Any] | None:
-    """Return the guest's requests; null without a network policy."""
-    if use is None:
-        return None
-    return {"requests": list(map(dataclasses.asdict, use.requests)), "unlisted": use.unlisted}
-
-
-def file_bytes(given: FileGiven) -> tuple[str, bytes]:
-    """Return path and bytes of a file that came in a body."""
-    try:
-        return given.path, base64.b64decode(given.content_b64, validate=True)
-    except ValueError:
-        raise Problem(400, "invalid", f"content_b64 of {given.path!r} is not base64") from None
+def files(given: list[FileGiven]) -> list[tuple[str, bytes]]:
+    """Return path and bytes of files that came in a body."""
+    decoded = []
+    for file in given:
+        try:
+            decoded.append((file.path, base64.b64decode(file.content_b64, validate=True)))
+        except ValueError:
+            raise Problem(400, "invalid", f"content_b64 of {file.path!r} is not base64") from None
+    return decoded

@@ -42,12 +42,12 @@ class ReadTimeout(asyncio.Protocol):
         self._stalled = loop.call_later(self.stall_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Wait no more: it has read."""
+        """Cancel the stall timer: the client has read."""
         self._has_read()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more: it is gone."""
+        """Cancel the stall timer: the client is gone."""
         self._has_read()
         super().connection_lost(exc)
 
@@ -74,7 +74,7 @@ class GuardedProtocol(ReadTimeout, H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Cancel the timer of the head."""
         self._forget()
         super().connection_lost(exc)
 
@@ -136,7 +136,7 @@ class QuietSocket(ReadTimeout, WebSocketsSansIOProtocol):
 
     def _count(self, more: int) -> bool:
         """Count what has arrived and was not delivered; return whether there is room for it."""
-        waiting = (one.get("text") or one.get("bytes") or "" for one in self.queue._queue)  # type: ignore[attr-defined]  # noqa: SLF001
+        waiting = (m.get("text") or m.get("bytes") or "" for m in self.queue._queue)  # type: ignore[attr-defined]  # noqa: SLF001
         size = len(self.conn.reader.buffer) + more
         size += sum(map(len, self.frames)) + sum(map(len, waiting))
         if self.holding is None:

@@ -47,7 +47,7 @@ class Part:
 
 
 class Form:
-    """Reads a form; 400 if the body is none."""
+    """Reads a form; 400 unless the body is multipart/form-data."""
 
     def __init__(self, content_type: str, body: AsyncIterator[bytes]) -> None:
         self._body = body

@@ -8,34 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from atoll import __version__
-from atoll.service.api import agent_runs, executions, sessions
-from atoll.service.dialects.e2b import control, snapshots
+from atoll.service.http.problems import ProblemInfo
 from atoll.service.http.routes import all_routes
 
 if TYPE_CHECKING:
-    from atoll.service.http.routes import Route
+    from atoll.service.http.route import Route
 
 _NAME = re.compile(r"\{(\w+)\}")
-_KEYED = frozenset({
-    executions.run, executions.execute, executions.shell, sessions.create, sessions.fork,
-    sessions.checkpoint, sessions.save, agent_runs.start, control.create, snapshots.create,
-})  # fmt: skip
-"""What can be asked for once, by an idempotency key."""
-_PROBLEM = {
-    "type": "object",
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "code": {"type": "string"},
-        "detail": {"type": "string"},
-        "retryable": {"type": "boolean"},
-        "request_id": {"type": "string"},
-    },
-    "required": ["title", "status", "code", "detail", "retryable"],
-}
-
-
+_DESCRIPTIONS = {200: "the answer", 201: "what was made", 202: "it was begun", 204: "it was done"}
 _SECURITY = {
     "key": {"type": "http", "scheme": "bearer"},
     "librechat": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -49,12 +29,12 @@ _SECURITY = {
 def document() -> dict[str, Any]:
     """Return the document."""
     routes = all_routes()
-    named = [shape for one in routes for shape in (one.body, one.answer)]
-    shapes = [one for one in named if one not in (None, bytes, dict)]
-    bodies, schemas = msgspec.json.schema_components(
+    named = [ProblemInfo, *(shape for route in routes for shape in (route.body, *route.answers))]
+    shapes = [shape for shape in dict.fromkeys(named) if shape not in (None, bytes, dict)]
+    made, schemas = msgspec.json.schema_components(
         shapes, ref_template="#/components/schemas/{name}"
     )
-    known = {id(shape): schema for shape, schema in zip(shapes, bodies, strict=True)}
+    known = dict(zip(shapes, made, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
@@ -62,52 +42,50 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "Atoll", "version": __version__},
         "paths": paths,
-        "components": {
-            "schemas": {**schemas, "Problem": _PROBLEM},
-            "securitySchemes": _SECURITY,
-        },
+        "components": {"schemas": schemas, "securitySchemes": _SECURITY},
     }
 
 
-def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
-    parameters = [
-        {"name": one, "in": "path", "required": True, "schema": {"type": "string"}}
-        for one in _NAME.findall(route.path)
-    ]
-    if route.handler in _KEYED:
-        text = {"type": "string", "maxLength": 200}
-        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": text})
+def _operation(route: Route, known: dict[Any, Any]) -> dict[str, Any]:
+    """Return one operation; `known` has the schemas of shapes."""
+    parameters = [_parameter(name, "path", required=True) for name in _NAME.findall(route.path)]
+    if route.keyed:
+        parameters.append(_parameter("Idempotency-Key", "header", maxLength=200))
     parameters += [
-        {"name": one.rstrip("!"), "in": "query", "required": one.endswith("!"),
-         "schema": {"type": "string"}}
-        for one in route.query.split()
-    ]  # fmt: skip
-    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    refused: dict[str, Any] = {"description": "it was refused, or failed", "content": problem}
-    if route.refuse is not None:
-        refused = {"description": "it was refused, or failed, as this API tells it"}
-    found: dict[str, Any] = {
+        _parameter(name.rstrip("!"), "query", required=name.endswith("!"))
+        for name in route.query.split()
+    ]
+    status = 204 if route.is_empty else route.status
+    answered: dict[str, Any] = {"description": _DESCRIPTIONS[status]}
+    schemas = [known[shape] for shape in route.answers]
+    if schemas:
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        answered["content"] = {"application/json": {"schema": schema}}
+    refused: dict[str, Any] = {"description": "it was refused, or failed, in the form of this API"}
+    if route.refuse is None:
+        problem = {"application/problem+json": {"schema": known[ProblemInfo]}}
+        refused = {"description": "it was refused, or failed", "content": problem}
+    operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
         "parameters": parameters,
-        "responses": {
-            str(route.status): {"description": "as the summary says"},
-            "default": refused,
-        },
+        "responses": {str(status): answered, "default": refused},
     }
-    if route.answer is not None:
-        answered = {"application/json": {"schema": known[id(route.answer)]}}
-        found["responses"][str(route.status)]["content"] = answered
     if route.detaches:
-        found["responses"]["202"] = {"description": "it goes on: ask for its result by its id"}
+        accepted = {"description": "it goes on: ask for its result by its id"}
+        operation["responses"]["202"] = {**answered, **accepted}
     if route.scope is not None:
-        found["security"] = [{route.security: [route.scope] if route.scope else []}]
+        operation["security"] = [{route.security: [route.scope] if route.scope else []}]
     if route.body is bytes:
-        found["requestBody"] = {"content": {"application/octet-stream": {}}}
+        operation["requestBody"] = {"content": {"application/octet-stream": {}}}
     elif route.body is not None:
-        schema = {"type": "object"} if route.body is dict else known[id(route.body)]
-        found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
-    return found
+        schema = {"type": "object"} if route.body is dict else known[route.body]
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _parameter(name: str, where: str, *, required: bool = False, **more: int) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": required, "schema": {"type": "string", **more}}
 
 
 def _operation_id(route: Route) -> str:

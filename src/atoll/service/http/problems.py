@@ -5,32 +5,64 @@ from __future__ import annotations
 import json
 import sqlite3
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
 from starlette.responses import Response
 
 from atoll import errors
 from atoll.files.inotify import TooManyWatchesError
 from atoll.guest.shared import values
 
+T = TypeVar("T")
 MAX_DETAIL = 10_000
 RETRY_SECONDS = 2
 _ESCAPED = bytes(range(32)) + b'"\\\x7f'
+
+
+class ProblemInfo(Struct, kw_only=True):
+    """A request that was refused, or failed: RFC 9457."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    """For programs; docs/service.md lists them."""
+    detail: str
+    retryable: bool
+    request_id: str
+    retry_after_seconds: int | UnsetType = UNSET
+    allow: list[str] | UnsetType = UNSET
+    """The methods that the path has."""
+    file_error: str | UnsetType | None = UNSET
+    error_class: str | UnsetType = field(default=UNSET, name="class")
+    """The class of an error of Atoll, and its attributes."""
+    fields: Any = UNSET
+    error: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+    expected_profile: str | UnsetType = UNSET
+    actual_profile: str | UnsetType = UNSET
 
 
 class Problem(Exception):  # noqa: N818 - the RFC's own word
     """A request that is refused: a status, a code for programs, and what to do."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, retry_after: float | None = None,
-        reason: str = "", **more: Any,
-    ) -> None:  # fmt: skip
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        reason: str = "",
+        **more: Any,
+    ) -> None:
         super().__init__(detail)
         self.status, self.code, self.detail = status, code, detail[:MAX_DETAIL]
         self.retry_after, self.more = retry_after, more
         self.reason = reason or code
-        """Why, for the operator's counters: a client is not told what is wrong with its key."""
+        """Why, for the operator's counters: a client does not learn what is wrong with its key."""
 
     @property
     def is_of_credentials(self) -> bool:
@@ -42,19 +74,18 @@ class Problem(Exception):  # noqa: N818 - the RFC's own word
         """Whether the request was refused before anything was done for it."""
         return self.status in (400, 401, 403, 413, 415, 422, 429, 503)
 
-    def as_json(self, request_id: str = "") -> dict[str, Any]:
+    def describe(self, request_id: str = "") -> ProblemInfo:
         """Return the body."""
-        return {
-            "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "code": self.code,
-            "detail": self.detail,
-            "retryable": self.retry_after is not None or self.more.get("retryable", False),
-            "request_id": request_id,
-            **({} if self.retry_after is None else {"retry_after_seconds": self._seconds}),
-            **{name: one for name, one in self.more.items() if name != "retryable"},
-        }
+        waits = self.retry_after is not None
+        return ProblemInfo(
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            code=self.code,
+            detail=self.detail,
+            request_id=request_id,
+            retry_after_seconds=self._seconds if waits else UNSET,
+            **{**self.more, "retryable": waits or self.more.get("retryable", False)},
+        )
 
     @property
     def _seconds(self) -> int:
@@ -70,7 +101,7 @@ class Problem(Exception):  # noqa: N818 - the RFC's own word
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
         return Response(
-            encode(self.as_json(request_id)), self.status, headers, "application/problem+json"
+            encode(self.describe(request_id)), self.status, headers, "application/problem+json"
         )
 
 
@@ -98,7 +129,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
 
 
 def of_error(fault: Exception) -> Problem:
-    """Return the answer for an error; a fault of our own is told without its text."""
+    """Return the answer for an error; of a fault of our own only the class is shown."""
     if isinstance(fault, Problem):
         return fault
     if isinstance(fault, sqlite3.OperationalError | OSError):
@@ -111,7 +142,7 @@ def of_error(fault: Exception) -> Problem:
         if isinstance(fault, kind):
             status, code = number, name
             break
-    more = {"class": type(fault).__name__, "fields": values.encode(vars(fault))}
+    more = {"error_class": type(fault).__name__, "fields": values.encode(vars(fault))}
     nothing_ran = isinstance(fault, errors.BusyError | errors.SandboxStartError)
     wait = RETRY_SECONDS if nothing_ran else None
     return Problem(status, code, str(fault), retry_after=wait, retryable=fault.retryable, **more)
@@ -128,4 +159,18 @@ def encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return json.dumps(value).encode()
+        return json.dumps(msgspec.to_builtins(value, enc_hook=_decoded)).encode()
+
+
+def decode(body: bytes, shape: type[T]) -> T:
+    """Return JSON in its shape, also with escaped lone surrogates; ValueError if it is not so."""
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return msgspec.convert(json.loads(body), type=shape)
+
+
+def _decoded(raw: msgspec.Raw) -> Any:
+    return json.loads(bytes(raw))

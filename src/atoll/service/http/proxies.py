@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Scope
 
-_FOR, _PROTO = b"x-forwarded-for", b"x-forwarded-proto"
+_FOR, PROTO = b"x-forwarded-for", b"x-forwarded-proto"
 _SIGNS = frozenset({_FOR, b"forwarded", b"x-real-ip", b"x-forwarded-host", b"via", b"x-client-ip"})
 """Headers that a proxy adds."""
 _KNOWN = "atoll.client_known"
@@ -76,13 +76,13 @@ def _has_signs(scope: Scope) -> bool:
 
 
 def _apply_scheme(scope: Scope) -> None:
-    given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == _PROTO]
+    given = [value.decode("latin-1").strip() for name, value in scope["headers"] if name == PROTO]
     if len(given) == 1 and given[0] in _SCHEMES:
         scope["scheme"] = _SCHEMES[given[0]][scope["type"] == "websocket"]
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address, that of IPv4 for one that IPv6 maps; None if it is none."""
+    """Return an address, that of IPv4 for one that IPv6 maps; None for other texts."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -7,7 +7,7 @@ import hashlib
 import re
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,21 +18,21 @@ from atoll.guest.shared import rpc
 from atoll.service import clock
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, encode, of_error
+from atoll.service.http.streams import event
 from atoll.service.settings import variable
-from atoll.service.storage.idempotency import Answer
+from atoll.service.storage.idempotency import Answer, IdempotencyScope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
     from atoll.service.access.admission import Holding
     from atoll.service.access.keys import Principal
-    from atoll.service.core.executions import Event
     from atoll.service.core.service import Service
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.settings import ServiceSettings
+    from atoll.service.http.streams import Event
 
 T = TypeVar("T")
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
@@ -51,7 +51,7 @@ _TWO_BYTES = re.compile(rb"[\xc4-\xff]|\\u")
 
 
 @dataclass(slots=True)
-class Call:
+class ApiRequest:
     """A request that was let in."""
 
     service: Service
@@ -73,22 +73,25 @@ class Call:
         self.fingerprint = hashlib.sha256(body).digest()
         return body
 
-    async def json(self, shape: type[T]) -> T:
-        """Return the body in its shape."""
-        return await self.decoded(lambda body: bodies.read(body, shape))
-
-    async def decoded(self, decode: Callable[[bytes], T], most: int | str = "max_body_bytes") -> T:
-        """Return a JSON body decoded; 413 if it has more values than may be decoded.
+    async def json(
+        self,
+        shape: type[T],
+        *,
+        read: Callable[[bytes, type[T]], T] = bodies.read,
+        most: int | str = "max_body_bytes",
+    ) -> T:
+        """Return a JSON body in its shape; 413 if it has more values than may be decoded.
 
         What is held afterwards is the size of the decoded values: the body itself is dropped.
         """
         body = await self.body(most)
         if len(body) < LARGE_BODY:
-            check_structure(body)
-            return decode(body)
+            if len(body) > rpc.MAX_DEPTH:  # a shorter one cannot be too deep
+                check_structure(body)
+            return read(body, shape)
         cost = await asyncio.to_thread(decoded_size, body)
         self.held.resize(len(body) + cost)
-        value = await asyncio.to_thread(decode, body)
+        value = await asyncio.to_thread(read, body, shape)
         del body
         self.held.resize(cost)
         return value
@@ -99,23 +102,28 @@ class Call:
         """Yield the body as it comes; `slow` or `seconds` say how long it may take.
 
         `most` is a number of bytes, or the name of the service's setting that has it. The caller
-        counts what it keeps of a piece.
+        counts what it keeps of a piece. Of a `slow` body, each window of `body_seconds` has to
+        bring its share of bytes.
         """
-        settings = self.service.settings
+        settings, loop = self.service.settings, asyncio.get_running_loop()
         limit = getattr(settings, most) if isinstance(most, str) else most
         limit = limit if self.principal.key else min(limit, MAX_BODY_WITHOUT_KEY)
         length = self.request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit, most)
-        usual = settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
-        arrival = _Arrival(usual if seconds is None else seconds, settings, fast=slow)
-        size, more, checked = 0, True, clock.now()
+        window = settings.body_seconds
+        share = int(window * settings.body_bytes_per_second)
+        if seconds is None:
+            seconds = window * SLOWER_FOR_FILES if slow else window
+        end = loop.time() + seconds
+        deadline = min(end, loop.time() + window) if slow else end
+        size, in_window, more, checked = 0, 0, True, clock.now()
         while more:
             try:
-                async with asyncio.timeout_at(arrival.deadline):
+                async with asyncio.timeout_at(deadline):
                     message = await self.request.receive()
             except TimeoutError:
-                text = f"the body did not arrive within {arrival.seconds:g} s: send it faster"
+                text = f"the body did not arrive within {seconds:g} s: send it faster"
                 raise Problem(408, "slow", text) from None
             if clock.now() - checked > CHECK_SECONDS:  # a body may take a day
                 checked = clock.now()
@@ -123,10 +131,11 @@ class Call:
             if message["type"] == "http.disconnect":
                 raise Problem(400, "disconnected", "the body ended before it was whole")
             piece, more = message.get("body", b""), message.get("more_body", False)
-            size += len(piece)
+            size, in_window = size + len(piece), in_window + len(piece)
             if size > limit:
                 raise _too_large(limit, most)
-            arrival.note(len(piece))
+            if slow and in_window >= share:
+                in_window, deadline = 0, min(end, loop.time() + window)
             yield piece
 
     def query(self, name: str, default: str = "") -> str:
@@ -162,51 +171,32 @@ class Call:
         return int(last) if last.isdecimal() and len(last) < 19 else self.number("after", 0)
 
     @property
-    def place(self) -> tuple[str, str, str] | None:
-        """The request's idempotency key with its tenant and route; None without one."""
+    def idempotency(self) -> IdempotencyScope | None:
+        """What the request's idempotency key stands for, once the body was read; None without."""
         key = self.request.headers.get("idempotency-key")
         if key is None:
             return None
-        return self.principal.tenant, f"{self.request.method} {self.request.url.path}", key
+        route = f"{self.request.method} {self.request.url.path}"
+        return IdempotencyScope(self.principal.tenant, route, key, self.fingerprint)
 
-    async def once(self, work: Callable[[], Awaitable[tuple[int, Any]]]) -> Response:
+    @property
+    def wants_events(self) -> bool:
+        """Whether the client asks for events as they come, in place of one answer."""
+        accept = self.request.headers.get("accept", "")
+        return NDJSON in accept or SSE in accept
+
+    async def once(self, work: Callable[[], Awaitable[T]], status: int = 201) -> Json[T]:
         """Answer with what `work` returns, done once if the request has an idempotency key."""
 
         async def do() -> Answer:
-            status, value = await work()
-            return Answer(status, encode(value))
+            return Answer(status, encode(await work()))
 
-        if self.place is None:
+        if (scope := self.idempotency) is None:
             answer, again = await do(), False
         else:
             room = self.service.stored.reserve(self.principal)
-            answer, again = await self.service.answers.once(self.place, self.fingerprint, room, do)
-        return raw_json(answer, again=again)
-
-
-class _Arrival:
-    """Until when the next piece of a body has to come."""
-
-    def __init__(self, seconds: float, settings: ServiceSettings, *, fast: bool) -> None:
-        """`fast`: a window of `body_seconds` has to bring its share of bytes."""
-        self.seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        self._end = self.deadline = self._loop.time() + seconds
-        self._window = settings.body_seconds if fast else 0.0
-        self._share = int(self._window * settings.body_bytes_per_second)
-        self._came = 0
-        if self._window:
-            self._begin_window()
-
-    def note(self, size: int) -> None:
-        """Take a piece into account; a window whose share has come is followed by the next."""
-        self._came += size
-        if self._window and self._came >= self._share:
-            self._begin_window()
-
-    def _begin_window(self) -> None:
-        self._came = 0
-        self.deadline = min(self._end, self._loop.time() + self._window)
+            answer, again = await self.service.answers.once(scope, room, do)
+        return Json.of(answer, again=again)
 
 
 def decoded_size(body: bytes) -> int:
@@ -228,6 +218,31 @@ def check_structure(body: bytes) -> None:
         raise Problem(413, "too_large", text) from None
 
 
+class PieceResponse(Response):
+    """An answer whose body comes in pieces; a client that goes away ends it."""
+
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Free what the pieces are read from; called in any case."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send the answer."""
+        try:
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+            await until_gone(receive, self._send(send))
+        finally:
+            await self.close()
+
+    async def _send(self, send: Send) -> None:
+        async for piece in self.pieces():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
 class EventResponse(Response):
     """Streams events as they come, as NDJSON or SSE; `on_gone` is called if the reader leaves.
 
@@ -237,7 +252,7 @@ class EventResponse(Response):
 
     def __init__(
         self,
-        call: Call,
+        call: ApiRequest,
         events: AsyncIterator[list[Event]],
         on_gone: Callable[[], None] | None = None,
         headers: dict[str, str] | None = None,
@@ -269,14 +284,13 @@ class EventResponse(Response):
                 if (problem := stream.interrupted()) is None:
                     raise
                 last, self._cut_off = self._fault(problem), True
-            except (AtollError, Problem) as exc:  # the answer has begun: it can only be told so
+            except (AtollError, Problem) as exc:  # the answer has begun: only an event can say so
                 last = self._fault(of_error(exc))
         await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _fault(self, problem: Problem) -> bytes:
         """Return the last event of a stream that cannot go on."""
-        line = encode({"type": "fault", "problem": problem.as_json()})
-        return self._encoded([(0, "fault", line)])
+        return self._encoded([event("fault", problem=problem.describe())])
 
     def _encoded(self, events: list[Event]) -> bytes:
         return b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))
@@ -308,27 +322,25 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-def as_json(value: Any, status: int = 200) -> Response:
-    """Return a JSON answer."""
-    return Response(encode(value), status, media_type="application/json")
+class Json(Response, Generic[T]):
+    """A JSON answer of the shape T, for a handler that sets the status or headers."""
 
+    def __init__(
+        self, value: T, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(encode(value), status, headers, "application/json")
 
-def raw_json(answer: Answer, *, again: bool = False) -> Response:
-    """Return an answer whose JSON is known."""
-    problem = answer.status >= 400
-    kind = "application/problem+json" if problem else "application/json"
-    headers = {"idempotent-replayed": "true"} if again else {}
-    if answer.status in (429, 503):
-        wait = msgspec.json.decode(answer.body).get("retry_after_seconds")
-        headers |= {} if wait is None else {"retry-after": str(wait)}
-    if answer.status == 204:
-        return Response(None, 204, headers)
-    return Response(answer.body, answer.status, headers, kind)
-
-
-def nothing() -> Response:
-    """Return 204."""
-    return Response(None, 204)
+    @classmethod
+    def of(cls, answer: Answer, *, again: bool = False) -> Self:
+        """Return an answer whose JSON is known; `again` if it was given before."""
+        kind = "application/problem+json" if answer.status >= 400 else "application/json"
+        headers = {"idempotent-replayed": "true"} if again else {}
+        if answer.status in (429, 503):
+            wait = msgspec.json.decode(answer.body).get("retry_after_seconds")
+            headers |= {} if wait is None else {"retry-after": str(wait)}
+        made = cls.__new__(cls)
+        Response.__init__(made, answer.body, answer.status, headers, kind)
+        return made
 
 
 def _too_large(limit: int, most: int | str) -> Problem:

@@ -18,7 +18,6 @@ import uvicorn
 from atoll.config import ReplSettings, expand_home
 from atoll.errors import ConfigError, SandboxError
 from atoll.hosting.pool import Pool, PoolSettings
-from atoll.service import console
 from atoll.service.core.service import Service
 from atoll.service.http.app import App
 from atoll.service.http.connections import GuardedProtocol, QuietSocket
@@ -103,8 +102,7 @@ async def service(
     with claimed(settings.folder):
         async with sandboxes(settings, report) as made:
             report("trying out a sandbox")
-            await made.start()
-            console.install(made)
+            await made.open()
             try:
                 yield made
             finally:
@@ -181,7 +179,7 @@ async def serve(
     report: Callable[[str], None],
     on_ready: Callable[[Service, str], None],
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; `on_ready` is told the address."""
+    """Serve until SIGTERM or Ctrl-C; `on_ready` is called with the address."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     tls = tls_context(settings)

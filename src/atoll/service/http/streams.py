@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from atoll.service.http.problems import Problem
+from atoll.service.http.problems import Problem, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.service.access.keys import Keys, Principal
 
+Event = tuple[int, str, bytes]
+"""Number (0: it is not counted), kind, and the whole event as JSON."""
+KEEPALIVE: Event = 0, "keepalive", b'{"type":"keepalive"}'
 _REFUSED = ("revoked", "expired")
+
+
+def event(kind: str, /, **fields: Any) -> Event:
+    """Return an event that is not counted."""
+    return 0, kind, encode({"type": kind, **fields})
 
 
 class Stream:
@@ -62,15 +70,15 @@ class Streams:
 
     def end_session(self, ident: str, reason: str) -> None:
         """End the streams of a session that has ended."""
-        for one in [one for one in self._open if one.session == ident]:
-            one.end(Problem(410, "session_lost", f"the session has ended ({reason})"))
+        for stream in [stream for stream in self._open if stream.session == ident]:
+            stream.end(Problem(410, "session_lost", f"the session has ended ({reason})"))
 
     def end_refused(self) -> None:
         """End the streams of keys that were revoked, or have expired."""
-        for key in {one.principal.key for one in self._open}:
+        for key in {stream.principal.key for stream in self._open}:
             if (problem := self._refusal(key)) is not None:
-                for one in [one for one in self._open if one.principal.key == key]:
-                    one.end(problem)
+                for stream in [stream for stream in self._open if stream.principal.key == key]:
+                    stream.end(problem)
 
     def check(self, principal: Principal) -> None:
         """Raise 401 if a key has been revoked, or has expired, since it was let in."""
@@ -80,6 +88,6 @@ class Streams:
     def _refusal(self, key: str) -> Problem | None:
         try:
             self._keys.of_id(key)
-        except Problem as exc:  # who acts by something else than a key is not in the ledger
+        except Problem as exc:  # who acts by something else than a key is not in the database
             return exc if exc.reason in _REFUSED else None
         return None

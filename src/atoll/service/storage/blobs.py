@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("atoll.service")
 _PIECE = 8 << 20
+Facts = dict[str, Any]
+"""What is published of an object: a row of the table `objects`."""
 
 
 class Blobs(Protocol):
@@ -45,14 +47,14 @@ class Blobs(Protocol):
     def drop(self, digest: str) -> None:
         """Delete bytes that no object of this service has any more."""
 
-    async def tell(self, name: str, facts: dict[str, Any]) -> None:
+    async def publish(self, name: str, facts: Facts) -> None:
         """Let other replicas know of an object."""
 
     def forget(self, name: str) -> None:
         """Let no other replica find an object any more."""
 
-    async def told(self, name: str) -> dict[str, Any] | None:
-        """Return what another replica told of an object; None if nothing."""
+    async def lookup(self, name: str) -> Facts | None:
+        """Return the facts that another replica published; None if there are none."""
         ...
 
 
@@ -82,14 +84,14 @@ class FolderBlobs:
         """Delete the file."""
         (self._folder / digest).unlink(missing_ok=True)
 
-    async def tell(self, name: str, facts: dict[str, Any]) -> None:
-        """Tell nobody: there is no other replica."""
+    async def publish(self, name: str, facts: Facts) -> None:
+        """Do nothing: there is no other replica."""
 
     def forget(self, name: str) -> None:
-        """Do nothing: nobody else knows of it."""
+        """Do nothing: there is no other replica."""
 
-    async def told(self, name: str) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return None: nobody else keeps objects here."""
+    async def lookup(self, name: str) -> Facts | None:  # noqa: ARG002
+        """Return None: there is no other replica."""
         return None
 
 
@@ -152,7 +154,7 @@ class SharedBlobs(FolderBlobs):
                 file.write(piece)
         return actual.hexdigest()
 
-    async def tell(self, name: str, facts: dict[str, Any]) -> None:
+    async def publish(self, name: str, facts: Facts) -> None:
         """Write the facts beside the bytes; 503 if the bucket cannot be written."""
         data = json.dumps(facts).encode()
         try:
@@ -165,7 +167,7 @@ class SharedBlobs(FolderBlobs):
         for path in (f"objects/{name}.json", f"blobs/{name}"):
             self._background.spawn(self._delete(path))
 
-    async def told(self, name: str) -> dict[str, Any] | None:
+    async def lookup(self, name: str) -> Facts | None:
         """Return what another replica wrote; None if there is nothing."""
         try:
             found = json.loads(await asyncio.to_thread(self._read, f"objects/{name}.json"))

@@ -55,7 +55,7 @@ VERSION = 1
 """The number of this schema, which the file has as its `user_version`."""
 
 
-class Ledger:
+class Database:
     """The service's database. One process writes; the command line may add and revoke keys."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,8 +73,11 @@ class Ledger:
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
         """Return the first row of a query, or None."""
-        found: sqlite3.Row | None = self._run(query, values).fetchone()
-        return found
+        try:
+            row: sqlite3.Row | None = self._db.execute(query, values).fetchone()
+        except UnicodeEncodeError:
+            raise _half_pair() from None
+        return row
 
     def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return every row of a query; its values in order, or one dict of named ones."""
@@ -108,7 +111,11 @@ class Ledger:
         try:
             return self._db.execute(query, values)
         except UnicodeEncodeError:
-            raise ConfigError("a text has half of a surrogate pair: send valid UTF-8") from None
+            raise _half_pair() from None
+
+
+def _half_pair() -> ConfigError:
+    return ConfigError("a text has half of a surrogate pair: send valid UTF-8")
 
 
 def _opened(path: Path) -> sqlite3.Connection:

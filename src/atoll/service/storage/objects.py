@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.service import clock
-from atoll.service.http.problems import not_found
+from atoll.service.http.problems import encode, not_found
 from atoll.service.ids import new_id
 
 if TYPE_CHECKING:
@@ -18,25 +21,59 @@ if TYPE_CHECKING:
 
     from atoll.service.access.keys import Principal
     from atoll.service.storage.blobs import Blobs
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
     from atoll.service.storage.stored import StoredBytes
 
 _COLUMNS = ("id", "kind", "tenant", "digest", "size", "facts", "created", "expires")
 _ID = re.compile(r"[a-z]{3}_[A-Za-z0-9_-]{21}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-PREFIXES = {"state": "sta", "context": "ctx", "file": "fil"}
+Kind = Literal["state", "context", "file"]
+PREFIXES: dict[Kind, str] = {"state": "sta", "context": "ctx", "file": "fil"}
+
+
+class SnapshotFacts(Struct, kw_only=True):
+    """What E2B's dialect keeps of a snapshot, which is a state."""
+
+    name: str
+    sandbox: str
+    template: str
+
+
+class ObjectFacts(Struct, kw_only=True):
+    """What is known of an object besides its bytes."""
+
+    json: bool | UnsetType = UNSET
+    """Whether a context is data; otherwise it is text."""
+    name: str | UnsetType = UNSET
+    left_out: dict[str, str] | UnsetType = UNSET
+    """Variables that a state does not hold, and why."""
+    snapshot: SnapshotFacts | UnsetType = UNSET
+
+
+class StoredObject(ObjectFacts, kw_only=True):
+    """A state, context or file as its tenant sees it."""
+
+    id: str
+    size: int
+    sha256: str
+    created_at: float
+    expires_at: float
 
 
 class Objects:
-    """Keeps bytes for tenants. The same bytes are on disk once, whoever has them."""
+    """Keeps bytes for tenants. The same bytes are on disk once, for all tenants."""
 
-    def __init__(self, blobs: Blobs, ledger: Ledger, stored: StoredBytes) -> None:
-        self._blobs, self._ledger, self._stored = blobs, ledger, stored
+    def __init__(self, blobs: Blobs, database: Database, stored: StoredBytes) -> None:
+        self._blobs, self._database, self._stored = blobs, database, stored
 
     async def put(
-        self, principal: Principal, kind: str, pieces: AsyncIterator[bytes], seconds: float,
-        **facts: Any,
-    ) -> dict[str, Any]:  # fmt: skip
+        self,
+        principal: Principal,
+        kind: Kind,
+        pieces: AsyncIterator[bytes],
+        seconds: float,
+        facts: ObjectFacts | None = None,
+    ) -> StoredObject:
         """Keep bytes as they come; return what `describe` does."""
         draft, hashed, size = self._blobs.draft(), hashlib.sha256(), 0
         with self._stored.reserve(principal) as room:
@@ -53,97 +90,105 @@ class Objects:
                 draft.unlink(missing_ok=True)
                 raise
             now = clock.now()
-            known = json.dumps(facts)
+            known = encode(facts or ObjectFacts()).decode()
             row = (ident, kind, principal.tenant, digest, size, known, now, now + seconds)
-            self._ledger.write("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
-        await self._blobs.tell(
+            self._database.write("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        await self._blobs.publish(
             _name(principal.tenant, ident), dict(zip(_COLUMNS, row, strict=True))
         )
         return self.describe(principal, kind, ident)
 
-    async def learn(self, principal: Principal, kind: str, ident: str) -> None:
+    async def learn(self, principal: Principal, kind: Kind, ident: str) -> None:
         """Find out about an object that another replica may have; nothing if this one knows it."""
         query = "SELECT 1 FROM objects WHERE id = ? AND tenant = ?"
-        if not _ID.match(ident) or self._ledger.one(query, ident, principal.tenant) is not None:
+        if not _ID.match(ident) or self._database.one(query, ident, principal.tenant) is not None:
             return
-        told = await self._blobs.told(_name(principal.tenant, ident))
-        if told is None or (told.get("id"), told.get("tenant")) != (ident, principal.tenant):
+        facts = await self._blobs.lookup(_name(principal.tenant, ident))
+        if facts is None or (facts.get("id"), facts.get("tenant")) != (ident, principal.tenant):
             return
-        if told.get("kind") == kind and _is_row(told):
+        if facts.get("kind") == kind and _is_row(facts):
             query = "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-            self._ledger.write(query, *(told[name] for name in _COLUMNS))
+            self._database.write(query, *(facts[name] for name in _COLUMNS))
 
-    def describe(self, principal: Principal, kind: str, ident: str) -> dict[str, Any]:
+    def describe(self, principal: Principal, kind: Kind, ident: str) -> StoredObject:
         """Return what is known of an object; 404 for one that the tenant does not have."""
         return _describe(self._row(principal, kind, ident))
 
-    def list(self, principal: Principal, kind: str) -> list[dict[str, Any]]:
+    def list(self, principal: Principal, kind: Kind) -> list[StoredObject]:
         """Return what is known of each object of a kind that the tenant has, newest first."""
         query = (
             "SELECT * FROM objects WHERE tenant = ? AND kind = ? AND expires > ?"
             " ORDER BY created DESC LIMIT 1000"
         )
         return [
-            _describe(row) for row in self._ledger.all(query, principal.tenant, kind, clock.now())
+            _describe(row) for row in self._database.all(query, principal.tenant, kind, clock.now())
         ]
 
-    async def fetch(self, principal: Principal, kind: str, ident: str) -> Path:
+    async def fetch(self, principal: Principal, kind: Kind, ident: str) -> Path:
         """Return a file of its bytes; 404 if the tenant has no such object."""
         await self.learn(principal, kind, ident)
         digest = str(self._row(principal, kind, ident)["digest"])
-        found = await self._blobs.fetch(digest, _name(principal.tenant, ident))
-        if found is None:
+        path = await self._blobs.fetch(digest, _name(principal.tenant, ident))
+        if path is None:
             raise not_found(kind)
-        return found
+        return path
 
-    async def delete(self, principal: Principal, kind: str, ident: str) -> None:
+    async def delete(self, principal: Principal, kind: Kind, ident: str) -> None:
         """Forget an object; its bytes go with the last one that has them."""
         await self.learn(principal, kind, ident)
         digest = self._row(principal, kind, ident)["digest"]
-        self._ledger.write("DELETE FROM objects WHERE id = ?", ident)
+        self._database.write("DELETE FROM objects WHERE id = ?", ident)
         self._blobs.forget(_name(principal.tenant, ident))
         self._drop(digest)
 
     def sweep(self) -> None:
         """Delete what has expired."""
         now = clock.now()
-        for row in self._ledger.all("SELECT * FROM objects WHERE expires < ?", now):
-            self._ledger.write("DELETE FROM objects WHERE id = ?", row["id"])
+        for row in self._database.all("SELECT * FROM objects WHERE expires < ?", now):
+            self._database.write("DELETE FROM objects WHERE id = ?", row["id"])
             self._blobs.forget(_name(row["tenant"], row["id"]))
             self._drop(row["digest"])
 
     def _drop(self, digest: str) -> None:
-        if self._ledger.one("SELECT 1 FROM objects WHERE digest = ?", digest) is None:
+        if self._database.one("SELECT 1 FROM objects WHERE digest = ?", digest) is None:
             self._blobs.drop(digest)
 
-    def _row(self, principal: Principal, kind: str, ident: str) -> sqlite3.Row:
+    def _row(self, principal: Principal, kind: Kind, ident: str) -> sqlite3.Row:
         query = "SELECT * FROM objects WHERE id = ? AND tenant = ? AND kind = ? AND expires > ?"
-        row = self._ledger.one(query, ident, principal.tenant, kind, clock.now())
+        row = self._database.one(query, ident, principal.tenant, kind, clock.now())
         if row is None:
             raise not_found(kind)
         return row
 
 
-def _is_row(told: dict[str, Any]) -> bool:
+def _is_row(facts: dict[str, Any]) -> bool:
     """Return whether what came from the store can be a row.
 
     SECURITY: others may write to the store. The digest becomes the name of a file.
     """
-    if told.keys() != set(_COLUMNS) or not _DIGEST.match(str(told["digest"])):
+    if facts.keys() != set(_COLUMNS) or not _DIGEST.match(str(facts["digest"])):
         return False
     try:
-        facts = json.loads(told["facts"])
+        msgspec.convert(json.loads(facts["facts"]), ObjectFacts)
     except (TypeError, ValueError):
         return False
-    numbers = (told["size"], told["created"], told["expires"])
-    return isinstance(facts, dict) and all(type(one) in (int, float) for one in numbers)
+    numbers = (facts["size"], facts["created"], facts["expires"])
+    return all(type(number) in (int, float) for number in numbers)
 
 
 def _name(tenant: str, ident: str) -> str:
     return f"{tenant}/{ident}"
 
 
-def _describe(row: sqlite3.Row) -> dict[str, Any]:
-    times = {"created_at": row["created"], "expires_at": row["expires"]}
-    known = {"id": row["id"], "size": row["size"], "sha256": row["digest"]}
-    return {**known, **times, **json.loads(row["facts"])}
+def _describe(row: sqlite3.Row) -> StoredObject:
+    return msgspec.convert(
+        {
+            **json.loads(row["facts"]),
+            "id": row["id"],
+            "size": row["size"],
+            "sha256": row["digest"],
+            "created_at": row["created"],
+            "expires_at": row["expires"],
+        },
+        StoredObject,
+    )

@@ -1,10 +1,10 @@
 """Sessions that outlive the process: saved when the service stops, there again when it starts.
 
-    stop:   sandbox ── state ──▶ store;  what the tenant knows of it ──▶ ledger
-    start:  ledger ──▶ a session that is saved to disk, as one that was idle for long is;
+    stop:   sandbox ── state ──▶ store;  what the tenant knows of it ──▶ database
+    start:  database ──▶ a session that is saved to disk, as one that was idle for long is;
             the next request restores its sandbox
 
-A session is saved only if its state holds all of it. The others end, and the log and the ledger
+A session is saved only if its state holds all of it. The others end, and the log and the database
 say why.
 """
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from atoll.errors import AtollError, StateError
 from atoll.sandbox.wire import options
@@ -24,9 +24,9 @@ from atoll.service import clock
 from atoll.service.access.keys import Principal
 from atoll.service.core.contexts import as_json
 from atoll.service.core.sessions import STOPPED
-from atoll.service.core.tenant_session import BoxFacts, HostedSession
+from atoll.service.core.tenant_session import BoxFacts, HostedSession, SessionFacts
 from atoll.service.http.bodies import ContextOf
-from atoll.service.http.problems import Problem
+from atoll.service.http.problems import Problem, encode
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
@@ -36,61 +36,37 @@ if TYPE_CHECKING:
 SAVE_SECONDS = 20.0
 """In which all sessions have to be saved."""
 AT_ONE_TIME = 4
-MOST_NAMED = 50
-_SAME = ("id", "tenant", "key", "created", "parent", "name", "idle_seconds", "max_seconds",
-         "metadata", "context_id", "executions", "cpu_seconds", "memory_bytes")  # fmt: skip
+MAX_NAMED = 50
 _UNSAVED = "it could not be saved"
 _LOG = logging.getLogger("atoll.service")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedSession:
+class SavedSession(SessionFacts, kw_only=True):
     """All that is needed to go on with a session whose state is in the store."""
 
-    id: str
-    tenant: str
-    key: str
-    created: float
-    parent: str | None
-    name: str
-    idle_seconds: float
-    max_seconds: float
-    metadata: dict[str, str]
-    context_id: str | None
-    executions: int
-    cpu_seconds: float
-    memory_bytes: int
     ident: str
     """The name of its state in the store; with `/context`, of a context that was not uploaded,
     and with `/cells`, of the cells that were run."""
     config: dict[str, Any]
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, hosted: HostedSession) -> SavedSession:
-        """Return what is to be kept of a session."""
-        same = {name: getattr(hosted, name) for name in _SAME}
-        session = hosted.session
-        return cls(**same, ident=session.ident, config=options.to_wire(session.config),
-                   facts=dataclasses.asdict(hosted.facts))  # fmt: skip
+    facts: BoxFacts
 
 
-class CarryOver:
-    """Saves and restores the sessions of a service."""
+class SavedSessions:
+    """Saves the sessions of a service when it stops, and restores them when it starts."""
 
     def __init__(self, service: Service, store: SqliteStateStore) -> None:
         self._service, self._store = service, store
 
     async def save(self) -> None:
         """Save what can be saved; end the rest, and say which that is and why."""
-        sessions = [one for one in self._service.sessions.all() if one.record is None]
+        sessions = [hosted for hosted in self._service.sessions.all() if hosted.record is None]
         limit, lost = asyncio.Semaphore(AT_ONE_TIME), dict.fromkeys(sessions, f"{_UNSAVED} in time")
 
         async def save(hosted: HostedSession) -> None:
             async with limit:
                 lost[hosted] = await self._try(hosted)
 
-        tasks = [asyncio.ensure_future(save(one)) for one in sessions]
+        tasks = [asyncio.ensure_future(save(hosted)) for hosted in sessions]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=SAVE_SECONDS)
             for task in late:
@@ -98,7 +74,7 @@ class CarryOver:
             await asyncio.gather(*late, return_exceptions=True)
         for hosted, why in lost.items():
             await self._service.sessions.stop(hosted, f"{STOPPED}: {why}" if why else "")
-        _tell({one.id: why for one, why in lost.items()})
+        _log_saved({hosted.id: why for hosted, why in lost.items()})
 
     async def _try(self, hosted: HostedSession) -> str:
         """Save a session; return why that cannot be, an empty text if it could."""
@@ -110,9 +86,13 @@ class CarryOver:
             await self._put_context(hosted)
             await hosted.session.save_to_disk()
             await self._put_cells(hosted)
-            record = json.dumps(dataclasses.asdict(SavedSession.of(hosted)))
+            known = {**msgspec.structs.asdict(hosted.facts), "cpu_seconds": hosted.cpu_seconds}
+            config = options.to_wire(hosted.session.config)
+            saved = SavedSession(
+                **known, ident=hosted.session.ident, config=config, facts=hosted.box_facts
+            )
             query = "INSERT OR REPLACE INTO saved_sessions VALUES (?, ?)"
-            self._service.ledger.write(query, hosted.id, record)
+            self._service.database.write(query, hosted.id, encode(saved).decode())
         except Exception as exc:  # noqa: BLE001 - whatever it is, the other sessions are saved
             text = str(exc) if isinstance(exc, AtollError) else type(exc).__name__
             return text if text.startswith(_UNSAVED) else f"{_UNSAVED}: {text}"
@@ -121,7 +101,7 @@ class CarryOver:
     async def _put_context(self, hosted: HostedSession) -> None:
         """Keep a context that came with the request: an uploaded one is kept anyway."""
         context = hosted.session.config.context
-        if context is None or hosted.context_id is not None:
+        if context is None or hosted.facts.context_id is not None:
             return
         data = await asyncio.to_thread(as_json, context)
         await asyncio.to_thread(self._store.put, f"{hosted.session.ident}/context", data)
@@ -136,13 +116,13 @@ class CarryOver:
 
     async def restore(self) -> int:
         """Take up the sessions that were saved; return how many there are."""
-        rows = self._service.ledger.all("SELECT * FROM saved_sessions")
-        found = {row["id"]: _read(row["record"]) for row in rows}
-        known = [one.ident for one in found.values() if one is not None]
-        kept = {f"{one}{part}" for one in known for part in ("", "/context", "/cells")}
+        rows = self._service.database.all("SELECT * FROM saved_sessions")
+        records = {row["id"]: _read(row["record"]) for row in rows}
+        known = [saved.ident for saved in records.values() if saved is not None]
+        kept = {f"{ident}{part}" for ident in known for part in ("", "/context", "/cells")}
         stored = self._store.keep_only(kept)
         restored = 0
-        for ident, saved in found.items():
+        for ident, saved in records.items():
             why = "its record is damaged"
             if saved is not None:
                 why = await self._restore(saved) if saved.ident in stored else "lost"
@@ -158,17 +138,13 @@ class CarryOver:
             return "expired"
         service, principal = self._service, self._principal(saved)
         try:
-            plain = dataclasses.replace(options.from_wire(saved.config), python=None)
-            config, callbacks = service.prepare(plain, saved.config)
-            given = await self._context_of(saved)
-            config = await service.contexts.give(principal, config, callbacks, given)
-            facts = BoxFacts(**saved.facts)
-        except (AtollError, Problem, TypeError) as exc:
+            context = await self._context_of(saved)
+            config, callbacks = await service.configure_again(principal, saved.config, context)
+        except (AtollError, Problem) as exc:
             return f"it could not be restored: {exc}"[:300]
         session = service.table.restore(saved.ident, config, callbacks)
-        hosted = HostedSession(principal, session, callbacks, facts=facts)
-        for name in _SAME:
-            setattr(hosted, name, getattr(saved, name))
+        facts = msgspec.convert(saved, SessionFacts, from_attributes=True)
+        hosted = HostedSession(principal, session, callbacks, facts, box_facts=saved.facts)
         await self._give_cells(hosted)
         await service.sessions.take_up(principal, hosted)
         return ""
@@ -194,27 +170,27 @@ class CarryOver:
             _LOG.warning("session %s goes on without its cells: %s", hosted.id, exc)
 
     def _name_children(self) -> None:
-        by_id = {one.id: one for one in self._service.sessions.all()}
-        for one in by_id.values():
-            if one.parent in by_id:
-                by_id[one.parent].children.append(one.id)
+        by_id = {hosted.id: hosted for hosted in self._service.sessions.all()}
+        for hosted in by_id.values():
+            if hosted.facts.parent in by_id:
+                by_id[hosted.facts.parent].children.append(hosted.id)
 
 
 def _read(record: str) -> SavedSession | None:
     """Return a record; None if it is damaged, or of another version of Atoll."""
     try:
-        return SavedSession(**json.loads(record))
+        return msgspec.convert(json.loads(record), SavedSession)
     except (ValueError, TypeError):
         return None
 
 
-def _tell(lost: dict[str, str]) -> None:
+def _log_saved(lost: dict[str, str]) -> None:
     """Log how many sessions come back, and name the others."""
     if saved := sum(not why for why in lost.values()):
         _LOG.info("saved %s, to go on when the service starts again", counted(saved, "sessions"))
     named = [(ident, why) for ident, why in lost.items() if why]
-    for ident, why in named[:MOST_NAMED]:
+    for ident, why in named[:MAX_NAMED]:
         _LOG.warning("session %s has ended: %s", ident, why)
-    if len(named) > MOST_NAMED:
-        more = counted(len(named) - MOST_NAMED, "more sessions")
+    if len(named) > MAX_NAMED:
+        more = counted(len(named) - MAX_NAMED, "more sessions")
         _LOG.warning("%s could not be saved and ended", more)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.files.base import Files
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 
 class Spool:
     """The bytes of one upload, until the `with` block ends."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ApiRequest) -> None:
         service = call.service
         self._held = service.disk.admit(call.principal, 0, "an upload")
         self._memory = service.memory.admit(call.principal, 0, "an upload")

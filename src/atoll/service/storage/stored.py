@@ -12,7 +12,7 @@ from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:
     from atoll.service.access.keys import Principal
-    from atoll.service.storage.database import Ledger
+    from atoll.service.storage.database import Database
 
 ANSWER_BYTES = 300
 """What a kept answer takes besides its body."""
@@ -26,18 +26,18 @@ _USED = f"""SELECT
 class StoredBytes:
     """What each tenant has stored, and what is on its way."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._reserved: Counter[str] = Counter()
         self._known: dict[str, tuple[int, int]] = {}
-        """By tenant: the count of the ledger's changes, and what was used then."""
+        """By tenant: the count of the database's changes, and what was used then."""
 
     def used(self, tenant: str) -> int:
         """Return how many bytes a tenant has, those on their way included."""
         changes, used = self._known.get(tenant, (-1, 0))
-        if changes != self._ledger.changes:
-            used = int(self._ledger.all(_USED, {"tenant": tenant})[0]["total"])
-            self._known = {**self._known, tenant: (self._ledger.changes, used)}
+        if changes != self._database.changes:
+            used = int(self._database.all(_USED, {"tenant": tenant})[0]["total"])
+            self._known = {**self._known, tenant: (self._database.changes, used)}
             self._known = {} if len(self._known) > 1000 else self._known
         return used + self._reserved[tenant]
 
@@ -54,7 +54,7 @@ class StoredBytes:
         self._reserved[principal.tenant] += more
 
     def give_back(self, tenant: str, size: int) -> None:
-        """Reserve bytes no more: they were stored, or never will be."""
+        """End a reservation: the bytes were stored, or never will be."""
         self._reserved[tenant] -= size
         if not self._reserved[tenant]:
             del self._reserved[tenant]
@@ -72,7 +72,7 @@ class Reservation:
         self._size += more
 
     def release(self) -> None:
-        """End the reservation, in the same step in which a row of the ledger counts the bytes."""
+        """End the reservation, in the same step in which a row of the database counts the bytes."""
         self._stored.give_back(self._principal.tenant, self._size)
         self._size = 0
 

@@ -15,21 +15,21 @@ from atoll.text.amounts import iso_time
 
 FORMATS = ("text", "json")
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_REQUESTS = logging.getLogger("atoll.service.requests")
-_REQUEST: ContextVar[dict[str, str] | None] = ContextVar("atoll_request", default=None)
-
-
-def begin(request_id: str, traceparent: str) -> None:
-    """Name the request in all lines from here on: of this task, and of tasks that it starts."""
-    known = {"request_id": request_id}
-    if match := _TRACE.match(traceparent):
-        known["trace_id"] = match[1]
-    _REQUEST.set(known)
+LOG = logging.getLogger("atoll.service.requests")
+REQUEST: ContextVar[tuple[str, str]] = ContextVar("atoll_request", default=("", ""))
+"""The id and the `traceparent` of the request that a task, and tasks that it starts, work for."""
 
 
 def request_id() -> str:
     """Return the id of the request that this task works for; empty without one."""
-    return (_REQUEST.get() or {}).get("request_id", "")
+    return REQUEST.get()[0]
+
+
+def _names() -> dict[str, str]:
+    """Return what names the request in each line."""
+    ident, parent = REQUEST.get()
+    match = _TRACE.match(parent)
+    return ({"request_id": ident} if ident else {}) | ({"trace_id": match[1]} if match else {})
 
 
 def set_up(form: str, *, debug: bool) -> None:
@@ -42,15 +42,15 @@ def set_up(form: str, *, debug: bool) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.getLogger("atoll.service").setLevel(logging.DEBUG if debug else logging.INFO)
     shown = debug or form == "json"
-    _REQUESTS.setLevel(logging.NOTSET if shown else logging.WARNING)
+    LOG.setLevel(logging.NOTSET if shown else logging.WARNING)
 
 
-def answered(**facts: Any) -> None:
+def answered(method: str, route: str, status: int, seconds: float, code: str) -> None:
     """Log a request that was answered; as JSON its facts are fields."""
-    if _REQUESTS.isEnabledFor(logging.INFO):
-        known = {**facts, **(_REQUEST.get() or {})}
-        text = " ".join(str(one) for one in known.values())
-        _REQUESTS.info("%s", text, extra={"facts": {"event": "request", **facts}})
+    ms = round(seconds * 1000, 1)
+    facts = {"method": method, "route": route, "status": status, "ms": ms, "code": code}
+    text = " ".join(map(str, (facts | _names()).values()))
+    LOG.info("%s", text, extra={"facts": {"event": "request", **facts}})
 
 
 class TextFormatter(logging.Formatter):
@@ -64,7 +64,7 @@ class TextFormatter(logging.Formatter):
         text = super().formatMessage(record)
         if text.isprintable():
             return text
-        return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+        return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 class JsonFormatter(logging.Formatter):
@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
         }
         facts: dict[str, Any] | None = getattr(record, "facts", None)
         line |= {"event": "log", "message": record.getMessage()} if facts is None else facts
-        line |= _REQUEST.get() or {}
+        line |= _names()
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

@@ -1,10 +1,10 @@
-"""What Prometheus is told. Labels are names of routes, outcomes and nodes: no id, key or tenant."""
+"""Counters for Prometheus. Labels are names of routes, outcomes and nodes: no id, key or tenant."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter as Counts
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,9 +18,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from atoll.service.api.overview import NodeInfo, Tiers
     from atoll.service.core.service import Service
+    from atoll.service.core.work import RunResult
     from atoll.service.http.problems import Problem
-    from atoll.types import SandboxResult
 
 _NODE_FIGURES = {
     "load": "share of a node's places that are taken",
@@ -34,7 +35,7 @@ _NODE_FIGURES = {
 }
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-STATES = ("running", "paused")
+STATES: tuple[Literal["running", "paused"], ...] = ("running", "paused")
 _CODE = re.compile(r"[a-z_0-9]{1,40}\Z")
 """A code of ours; a text of a client's would make a time series of its own."""
 
@@ -72,18 +73,19 @@ class Metrics:
         registry.register(self)
         ProcessCollector(registry=registry)
 
-    def executed(self, result: SandboxResult, queue_ms: float) -> None:
+    def executed(self, result: RunResult) -> None:
         """Count an execution that has ended."""
-        self.executions.labels(result.kind.value, str(result.isolation)).inc()
-        self.outcomes[result.kind.value] += 1
+        self.executions.labels(result.kind, result.isolation).inc()
+        self.outcomes[result.kind] += 1
         self.cpu_seconds += (result.cpu_ms or 0) / 1000
         self.cpu.inc((result.cpu_ms or 0) / 1000)
         self.durations.observe(result.duration_ms / 1000)
-        self.queue_wait.observe(queue_ms / 1000)
+        self.queue_wait.observe(result.queue_ms / 1000)
 
     def answered(self, route: str, method: str, status: int, seconds: float, code: str) -> None:
         """Count a request that was answered."""
-        self.requests.labels(route, known_method(method), status).inc()
+        method = method if method in _METHODS else "other"
+        self.requests.labels(route, method, status).inc()
         self.seconds.labels(route).observe(seconds)
         self.answers += 1
         if code:
@@ -105,7 +107,7 @@ class Metrics:
         return []
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield what is so now."""
+        """Yield current gauges."""
         service = self._service
         now = {
             "executing": (service.limit.running, "Executions that run"),
@@ -119,12 +121,12 @@ class Metrics:
         }
         for name, (value, text) in now.items():
             yield GaugeMetricFamily(f"atoll_{name}", text, value=value)
-        states = Counts(one.state for one in service.sessions.all())
-        yield _labelled("sessions", "Sessions", "state", {one: states[one] for one in STATES})
+        states = Counts(session.state for session in service.sessions.all())
+        yield _labelled("sessions", "Sessions", "state", {name: states[name] for name in STATES})
         yield _rejections(service)
         yield from _of_tiers(service.pool_stats())
         if service.fleet is not None:
-            yield from _of_nodes(service.fleet.describe()["nodes"])
+            yield from _of_nodes(service.fleet.describe().nodes)
 
 
 def _rejections(service: Service) -> CounterMetricFamily:
@@ -142,10 +144,8 @@ def known_method(method: str) -> str:
     return method if method in _METHODS else "other"
 
 
-def _of_tiers(
-    tiers: dict[str, dict[str, Any]],
-) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-    """Yield what each tier of warm guests is like, and what was asked of it."""
+def _of_tiers(tiers: Tiers) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    """Yield pool metrics per tier."""
     parked = {tier: facts["parked"] for tier, facts in tiers.items()}
     yield _labelled("pool_parked", "Warm guests that wait for work", "tier", parked)
     takes = CounterMetricFamily(
@@ -162,19 +162,19 @@ def _of_tiers(
     yield restarts
 
 
-def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Yield what a fleet's nodes told last."""
+def _of_nodes(nodes: list[NodeInfo]) -> Iterator[GaugeMetricFamily]:
+    """Yield what a fleet's nodes reported last."""
     for name, text in _NODE_FIGURES.items():
         family = GaugeMetricFamily(f"atoll_fleet_node_{name}", text, labels=["node"])
         for node in nodes:
-            family.add_metric([node["name"]], float(node[name.removesuffix("_seconds")]))
+            family.add_metric([node.name], float(getattr(node, name.removesuffix("_seconds"))))
         yield family
     parked = GaugeMetricFamily(
         "atoll_fleet_node_parked", "guests that wait on a node", labels=["node", "tier"]
     )
     for node in nodes:
-        for tier, facts in node["tiers"].items():
-            parked.add_metric([node["name"], tier], facts["parked"])
+        for tier, stats in node.tiers.items():
+            parked.add_metric([node.name, tier], stats["parked"])
     yield parked
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.service.core.executions import Execution
 
     Answered = Callable[[str, int, str], None]
-    """Is told the route, the status and the problem of a request that was answered."""
+    """Is called with the route, the status and the problem of a request that was answered."""
 
 SEND_SECONDS = 3.0
 """How long the collector may take for what it is sent."""
@@ -29,18 +29,16 @@ _PARENT = "traceparent"
 
 
 class Traces:
-    """Sends spans to the collector at a URL; without one, nothing is measured."""
+    """Sends spans to the collector at a URL; without one it is not `enabled`."""
 
     def __init__(self, url: str) -> None:
         self._provider = _provider(url) if url else None
-        self._tracer = self._provider and self._provider.get_tracer("atoll.service")
+        self._tracer: Any = self._provider and self._provider.get_tracer("atoll.service")
+        self.enabled = bool(url)
 
     @contextlib.contextmanager
     def request(self, request: Request) -> Iterator[Answered]:
         """Measure a request, as a part of the trace that its sender names."""
-        if self._tracer is None:
-            yield _nothing
-            return
         from opentelemetry.trace import SpanKind  # noqa: PLC0415 - an extra
 
         method = known_method(request.method)
@@ -58,8 +56,6 @@ class Traces:
 
     def executed(self, execution: Execution) -> None:
         """Send spans of an execution that has ended: one of it, and one of each of its phases."""
-        if self._tracer is None:
-            return
         known = {"atoll.execution": execution.id, "atoll.status": execution.status}
         if execution.session is not None:
             known["atoll.sandbox.session"] = execution.session
@@ -74,7 +70,7 @@ class Traces:
 
     def parent(self, given: str = "") -> str:
         """Return the `traceparent` of what happens now; what the client gave without a span."""
-        if self._tracer is None:
+        if not self.enabled:
             return given
         carrier: dict[str, str] = {}
         _propagator().inject(carrier)
@@ -121,7 +117,3 @@ def _parent(given: str) -> Any:
 
 def _nanoseconds(seconds: float) -> int:
     return int(seconds * 1e9)
-
-
-def _nothing(_route: str, _status: int, _code: str) -> None:
-    pass

@@ -21,7 +21,7 @@ import time
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.environment.chains import calls as chain_calls
+from atoll.agent.environment.chains import waves as chain_calls
 from atoll.agent.environment.tools.registry import run
 from atoll.guest.agent.chain import NamedCalls
 from atoll.guest.agent.explorer import Explorer
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from atoll.sandbox.tools import Tool
 
     Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+    Constants = dict[str, str | int | float | bytes | None]
+    """Variables of a cell whose value is known, and cannot change."""
 
-MOST_CALLS = 32
+MAX_CALLS = 32
 FEWEST_CALLS = 2
 """One call alone gains nothing."""
 _SIMPLE = (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Import, ast.ImportFrom, ast.Pass)
@@ -66,17 +68,17 @@ class Prefetched:
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._effects: list[Callable[[], None]] = []
 
-    async def fetch(self, registry: Registry, one: Tool, given: Arguments) -> None:
+    async def fetch(self, registry: Registry, tool: Tool, given: Arguments) -> None:
         """Call the tool; called in a task."""
         token = _effects.set(self._effects)
         started = time.perf_counter()
         try:
-            if inspect.iscoroutinefunction(one.function) or one.timeout_seconds is not None:
-                value = await await_handler(registry.call(one, *given))
+            if inspect.iscoroutinefunction(tool.function) or tool.timeout_seconds is not None:
+                value = await await_handler(registry.call(tool, *given))
             else:
                 context = contextvars.copy_context()
                 value = await registry.threads.run(
-                    lambda: context.run(run_handler, run, (one, *given), {})
+                    lambda: context.run(run_handler, run, (tool, *given), {})
                 )
         except BaseException as exc:  # noqa: BLE001 - it is raised where guest code made the call
             self.seconds = time.perf_counter() - started
@@ -108,33 +110,36 @@ class Prefetched:
             effect()
 
 
+def start_prefetch(registry: Registry, code: str) -> Prefetcher | None:
+    """Start the read-only calls of a cell that are sure to be made; None if there are not several.
+
+    In any doubt a call is not made.
+    """
+    names = [tool.name for tool in registry if tool.read_only]
+    if sum(map(code.count, names)) < FEWEST_CALLS:
+        return None
+    calls = list(_calls_of(code, registry))
+    return Prefetcher(registry, calls) if len(calls) >= FEWEST_CALLS else None
+
+
 class Prefetcher:
     """The results of one turn, by tool and arguments; of equal calls, in their order."""
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, calls: list[tuple[Tool, Arguments]]) -> None:
         self._found: defaultdict[str, deque[Prefetched]] = defaultdict(deque)
         self._tasks: list[asyncio.Task[None]] = []
-
-    def start(self, code: str) -> int:
-        """Start the calls that are sure to be made; return how many, 0 if there is any doubt."""
-        calls = list(_calls_of(code, self._registry))
-        if len(calls) < FEWEST_CALLS:
-            return 0
-        for one, given in calls:
+        for tool, given in calls:
             fetched = Prefetched()
-            self._found[_key(one, *given)].append(fetched)
-            fetching = fetched.fetch(self._registry, one, given)
-            self._tasks.append(asyncio.ensure_future(fetching))
-        return len(calls)
+            self._found[_key(tool, given)].append(fetched)
+            self._tasks.append(asyncio.ensure_future(fetched.fetch(registry, tool, given)))
 
-    def take(self, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Prefetched | None:
+    def take(self, tool: Tool, given: Arguments) -> Prefetched | None:
         """Return the result for a call of guest code; a call that changes something drops all."""
-        if not one.read_only:
+        if not tool.read_only:
             self._found.clear()
         if not self._found:
             return None
-        waiting = self._found.get(_key(one, args, kwargs))
+        waiting = self._found.get(_key(tool, given))
         return waiting.popleft() if waiting else None
 
     def close(self) -> None:
@@ -144,22 +149,19 @@ class Prefetcher:
             task.cancel()
 
 
-def _key(one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _key(tool: Tool, given: Arguments) -> str:
     try:
-        given = [values.encode(list(args)), values.encode(kwargs)]
-        return f"{one.name} {json.dumps(given, sort_keys=True)}"
+        sent = [values.encode(list(given[0])), values.encode(given[1])]
+        return f"{tool.name} {json.dumps(sent, sort_keys=True)}"
     except (ValueError, TypeError, RecursionError):
         return ""  # no call that is prefetched has such arguments
 
 
 def _calls_of(code: str, registry: Registry) -> Iterator[tuple[Tool, Arguments]]:
     """Yield the read-only calls with known arguments up to the first statement that is no list."""
-    names = {one.name for one in registry if one.read_only}
-    if sum(code.count(name) for name in names) < FEWEST_CALLS:
-        return
     tree = chain_calls.parse(code)
     stubs, sure, count = _Stubs(registry), True, 0
-    constants: dict[str, Any] = {}
+    constants: Constants = {}
     for statement in tree.body if tree is not None else ():
         if not isinstance(statement, _SIMPLE):
             return
@@ -170,10 +172,10 @@ def _calls_of(code: str, registry: Registry) -> Iterator[tuple[Tool, Arguments]]
             assert isinstance(call.node, ast.Call)
             given = stubs.arguments(call.node, constants)
             may = one.cost == "free" or (one.cost == "network" and sure)
-            if given is not None and may and one.untrusted == "allow" and count < MOST_CALLS:
+            if given is not None and may and one.untrusted == "allow" and count < MAX_CALLS:
                 count += 1
                 yield given
-        if len(list(chain_calls.find(statement, registry))) > len(
+        if len(list(chain_calls.find_calls(statement, registry))) > len(
             list(chain_calls.surely_made(statement, registry))
         ):
             return  # a call that may or may not be made: what follows it is not known
@@ -192,7 +194,7 @@ def _is_sure(statement: ast.stmt, registry: Registry) -> bool:
     return plain and not any(isinstance(node, kinds) for node in ast.walk(statement))
 
 
-def _learn(statement: ast.stmt, constants: dict[str, Any]) -> None:
+def _learn(statement: ast.stmt, constants: Constants) -> None:
     """Note a name that is given a constant; forget every other name that the statement sets."""
     for node in ast.walk(statement):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -215,7 +217,7 @@ def _is_constant(value: Any) -> bool:
     return value is None or isinstance(value, str | int | float | bytes)
 
 
-def _literal(node: ast.AST, constants: dict[str, Any]) -> Any:
+def _literal(node: ast.AST, constants: Constants) -> Any:
     """Return the value of a literal, or of a name that has one; _UNKNOWN for anything else."""
     if isinstance(node, ast.Name):
         return constants.get(node.id, _UNKNOWN)
@@ -228,9 +230,9 @@ def _literal(node: ast.AST, constants: dict[str, Any]) -> Any:
 class _StubError(BaseException):
     """A stub was called: what it would send to the host."""
 
-    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, name: str, given: Arguments) -> None:
         super().__init__(name)
-        self.sent = name, args, kwargs
+        self.name, self.given = name, given
 
 
 class _Stubs:
@@ -238,29 +240,31 @@ class _Stubs:
 
     def __init__(self, registry: Registry) -> None:
         def sent(name: str, /, *args: Any, **kwargs: Any) -> Any:
-            raise _StubError(name, args, kwargs)
+            raise _StubError(name, (args, kwargs))
 
         self._registry = registry
-        described = (getattr(one, DESCRIPTION) for one in registry)
-        functions: dict[str, Any] = dict(make(one, sent) for one in described)
+        described = (getattr(tool, DESCRIPTION) for tool in registry)
+        functions: dict[str, Callable[..., Any]] = dict(
+            make(description, sent) for description in described
+        )
         explorer = Explorer(sent, {}, dict, own_files=True)
         functions.update((name, getattr(explorer, name)) for name in explorer.NAMES)
         named = NamedCalls(sent, dict(functions))
         functions.update((name, getattr(named, name)) for name in named.NAMES)
         self._functions = {**functions, "call_host": sent}
 
-    def arguments(self, node: ast.Call, constants: dict[str, Any]) -> tuple[Tool, Arguments] | None:
+    def arguments(self, node: ast.Call, constants: Constants) -> tuple[Tool, Arguments] | None:
         """Return the tool and what it is sent; None if that is not known before the cell runs."""
-        args = [_literal(one, constants) for one in node.args]
-        named = {one.arg or "": _literal(one.value, constants) for one in node.keywords}
-        if "" in named or any(one is _UNKNOWN for one in (*args, *named.values())):
+        args = [_literal(argument, constants) for argument in node.args]
+        named = {keyword.arg or "": _literal(keyword.value, constants) for keyword in node.keywords}
+        if "" in named or any(argument is _UNKNOWN for argument in (*args, *named.values())):
             return None
         assert isinstance(node.func, ast.Name)
         try:
             self._functions[node.func.id](*args, **named)
         except _StubError as exc:
-            one = self._registry.get(exc.sent[0])
-            return None if one is None or not one.read_only else (one, exc.sent[1:])
+            tool = self._registry.get(exc.name)
+            return None if tool is None or not tool.read_only else (tool, exc.given)
         except Exception:  # noqa: BLE001 - the guest will say what is wrong with the call
             return None
         return None

@@ -12,9 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.environment.chains import calls as chain_calls
-from atoll.agent.environment.chains import waves as chain_waves
-from atoll.agent.environment.chains.prefetch import Prefetcher
+from atoll.agent.environment.chains.prefetch import start_prefetch
+from atoll.agent.environment.chains.waves import (
+    ROUTING,
+    UNKNOWN,
+    AmbiguousError,
+    find_calls,
+    parse,
+    plan,
+)
+from atoll.agent.environment.tools.registry import TurnContext
 from atoll.concurrency import forks
 from atoll.sandbox import guard
 from atoll.types import Outcome, SandboxResult
@@ -22,12 +29,12 @@ from atoll.types import Outcome, SandboxResult
 if TYPE_CHECKING:
     import ast
 
-    from atoll.agent.environment.chains.calls import ToolCall
+    from atoll.agent.environment.chains.waves import ToolCall, WavePlan
+    from atoll.agent.environment.options import EnvironmentConfig
     from atoll.agent.environment.tools.registry import Registry
     from atoll.sandbox.base import BaseSandbox
     from atoll.sandbox.tools import Tool
 
-MODES = ("seq", "dep")
 NO_THREADS = ("wasm", "pyodide")
 """Backends whose guests cannot start threads, in which the calls of a wave are made."""
 ALONE = "call it in a turn of its own"
@@ -56,7 +63,7 @@ class ChainReport:
     stopped_at: int | None = None
     """The first call that failed; what depends on it did not run."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the fields as plain data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -87,11 +94,11 @@ class Chain:
         """Whether the turn has several calls, as far as is known by now."""
         return self.found or len(self.called) > 1
 
-    def place_of(self, one: Tool, claimed: Any) -> int:
+    def place_of(self, tool: Tool, claimed: Any) -> int:
         """Return the number of a call: what the guest says, if the plan has such a call there."""
         with self._lock:
-            self.called.append(one.name)
-            places = [at for at, name in enumerate(self.planned) if name == one.name]
+            self.called.append(tool.name)
+            places = [at for at, name in enumerate(self.planned) if name == tool.name]
             if type(claimed) is int and claimed in places:
                 self._open.discard(claimed)
                 return claimed
@@ -102,7 +109,7 @@ class Chain:
             self._count += 1
             return len(self.planned) + self._count - 1
 
-    def refusal(self, one: Tool, first: Tool | None) -> str | None:
+    def refusal(self, tool: Tool, first: Tool | None) -> str | None:
         """Return why a tool may not be called now; None if it may.
 
         `first` is the tool that was called first in this turn: one that is not for chains may be
@@ -110,9 +117,9 @@ class Chain:
         """
         if not self.is_chain:
             return None
-        why = refusal(one.name, one)
+        why = refusal(tool.name, tool)
         if why is None and first is not None and refusal(first.name, first):
-            why = f"{one.name} follows {first.name}, which is not for chains: {ALONE}"
+            why = f"{tool.name} follows {first.name}, which is not for chains: {ALONE}"
         self.refused = self.refused or why or ""
         return why
 
@@ -122,13 +129,13 @@ class Chain:
             self.stopped_at = place if self.stopped_at is None else min(place, self.stopped_at)
 
 
-def refusal(name: str, one: Tool | None) -> str | None:
+def refusal(name: str, tool: Tool | None) -> str | None:
     """Return why a tool may not be called in a chain, and what to do; None if it may."""
-    if name in chain_calls.ROUTING:
+    if name in ROUTING:
         return f"{name} hands the task to another agent and is never part of a chain: {ALONE}"
-    if name == chain_calls.UNKNOWN:
+    if name == UNKNOWN:
         return "a tool's name is computed, and a chain needs it as a literal: CALL('grep', ...)"
-    if one is None or one.read_only or "chain" in one.allowed_callers:
+    if tool is None or tool.read_only or "chain" in tool.allowed_callers:
         return None  # one that is not there: its call says so
     return f"{name} changes something and is not for chains: {ALONE}"
 
@@ -136,40 +143,59 @@ def refusal(name: str, one: Tool | None) -> str | None:
 class Cells:
     """Runs the cells of one environment, as they are or as chains."""
 
-    def __init__(
-        self, registry: Registry, *, parallel: bool, mode: str, mutations: bool, guard: str | None
-    ) -> None:
-        """`guard` is the name of the guard that cells pass, if they do."""
-        self._registry, self._parallel = registry, parallel
-        self._mode, self._mutations, self._guard = mode, mutations, guard
+    def __init__(self, registry: Registry, config: EnvironmentConfig) -> None:
+        self._registry, self._config = registry, config
+        self._mode = config.tool_chain_mode or "seq"
 
     async def run(
-        self, box: BaseSandbox, code: str, timeout_ms: float | None, *, structured: bool
-    ) -> tuple[SandboxResult, ChainReport | None]:
-        """Run a cell; in structured mode, return how as well."""
-        if not structured:
-            return await self._execute(box, code, timeout_ms, None), None
-        tree = chain_calls.parse(code)
-        calls = () if tree is None else tuple(chain_calls.find(tree, self._registry))
-        if tree is None or not _is_chain(calls):
-            return await self._run_single(box, code, calls, timeout_ms)
+        self, box: BaseSandbox, code: str, timeout_ms: float | None, turn: int
+    ) -> tuple[SandboxResult, ChainReport]:
+        """Run a cell in structured mode; return how as well."""
+        tree = parse(code)
+        calls = () if tree is None else tuple(find_calls(tree, self._registry))
+        if tree is None or not (len(calls) > 1 or any(call.repeated for call in calls)):
+            return await self._run_single(box, code, calls, timeout_ms, turn)
         if why := self._refusals(calls):
-            report = ChainReport(
-                mode=self._mode, tools=tuple(one.tool for one in calls), refused=True, why=why
+            result = SandboxResult(
+                kind=Outcome.REFUSED,
+                error=f"{ERROR_TYPE}: nothing was run. {why}",
+                error_type=ERROR_TYPE,
+                exit_code=1,
+                isolation=box.isolation,
             )
-            return _refused(box, why), report
-        return await self._run_chain(box, code, tree, calls, timeout_ms)
+            tools = tuple(call.tool for call in calls)
+            return result, ChainReport(mode=self._mode, tools=tools, refused=True, why=why)
+        return await self._run_chain(box, code, tree, calls, timeout_ms, turn=turn)
+
+    async def execute(
+        self, box: BaseSandbox, code: str, timeout_ms: float | None, turn: int, chain: Chain | None
+    ) -> SandboxResult:
+        """Run a cell, with the results of its read-only calls fetched meanwhile."""
+        registry, prefetcher = self._registry, None
+        if self._config.parallel_tools and (chain is None or not chain.planned):
+            prefetcher = start_prefetch(registry, code)
+        registry.turn = TurnContext(f"turn {turn}", chain, prefetcher)
+        try:
+            return await box.execute(code, timeout_ms=timeout_ms)
+        finally:
+            registry.turn = TurnContext(f"turn {turn}")
+            if prefetcher is not None:
+                prefetcher.close()
 
     async def _run_single(
-        self, box: BaseSandbox, code: str, calls: tuple[ToolCall, ...], timeout_ms: float | None
+        self,
+        box: BaseSandbox,
+        code: str,
+        calls: tuple[ToolCall, ...],
+        timeout_ms: float | None,
+        turn: int,
     ) -> tuple[SandboxResult, ChainReport]:
         """Run a cell in whose source there is one call at most; it is a chain if it makes more."""
-        log = self._registry.log
-        chain = Chain(chain_id=_chain_id(log.parent), found=False)
-        result = await self._execute(box, code, timeout_ms, chain)
+        chain = Chain(chain_id=f"chain-{turn}", found=False)
+        result = await self.execute(box, code, timeout_ms, turn, chain)
         if not chain.is_chain:
-            return result, ChainReport(mode=self._mode, tools=tuple(one.tool for one in calls))
-        log.join_chain(log.parent, chain.chain_id)
+            return result, ChainReport(mode=self._mode, tools=tuple(call.tool for call in calls))
+        self._registry.log.join_chain(f"turn {turn}", chain.chain_id)
         why = "the source does not show all of its calls" if self._mode == "dep" else ""
         return result, ChainReport(
             chain_id=chain.chain_id,
@@ -182,11 +208,11 @@ class Cells:
         )
 
     def _refusals(self, calls: tuple[ToolCall, ...]) -> str:
-        """Return what is wrong with a chain, call by call."""
+        """Return the reasons why calls may not be in a chain, call by call."""
         found = {
-            f"line {one.line}: {why}": None
-            for one in calls
-            if (why := refusal(one.tool, self._registry.get(one.tool)))
+            f"line {call.line}: {why}": None
+            for call in calls
+            if (why := refusal(call.tool, self._registry.get(call.tool)))
         }
         return "; ".join(found)
 
@@ -197,82 +223,47 @@ class Cells:
         tree: ast.Module,
         calls: tuple[ToolCall, ...],
         timeout_ms: float | None,
+        *,
+        turn: int,
     ) -> tuple[SandboxResult, ChainReport]:
-        tools = tuple(one.tool for one in calls)
-        found = [self._registry.get(one) for one in tools]
-        reads = all(one is not None and one.read_only for one in found)
+        names = tuple(call.tool for call in calls)
+        tools = [self._registry.get(name) for name in names]
+        reads = all(tool is not None and tool.read_only for tool in tools)
         planned, why = None, ""
-        if self._mode == "dep" or (reads and self._parallel):
+        if self._mode == "dep" or (reads and self._config.parallel_tools):
             planned, why = self._plan(box, code, tree)
-        chain = Chain(
-            chain_id=_chain_id(self._registry.log.parent),
-            planned=() if planned is None else planned.tools,
-        )
+        chain = Chain(chain_id=f"chain-{turn}", planned=() if planned is None else planned.tools)
         text = code if planned is None else planned.code
-        result = await self._execute(box, text, timeout_ms, chain)
+        result = await self.execute(box, text, timeout_ms, turn, chain)
         report = ChainReport(
             chain_id=chain.chain_id,
             mode=self._mode,
             mode_used="seq" if planned is None else "dep" if self._mode == "dep" else "parallel",
             fallback_to_seq=bool(why),
             why=chain.refused or why,
-            tools=tools,
+            tools=names,
             refused=bool(chain.refused),
             waves=() if planned is None else planned.waves,
             stopped_at=None if result.success else chain.stopped_at,
         )
         return result, report
 
-    def _plan(
-        self, box: BaseSandbox, code: str, tree: ast.Module
-    ) -> tuple[chain_waves.WavePlan | None, str]:
+    def _plan(self, box: BaseSandbox, code: str, tree: ast.Module) -> tuple[WavePlan | None, str]:
         if box.backend in NO_THREADS:
             return None, f"guests of the backend {box.backend} cannot start threads"
-        checked = "restricted" if box.backend == "restricted" else self._guard
+        checked = "restricted" if box.backend == "restricted" else self._config.guard
         if checked is not None and guard.check(code, checked):
             return None, "the guard refuses the cell"  # which says where, by the lines of the cell
         try:
-            registry = self._registry
-            return chain_waves.plan(tree, registry.get, registry, mutations=self._mutations), ""
-        except chain_waves.AmbiguousError as exc:
+            registry, mutations = self._registry, bool(self._config.parallel_mutations)
+            return plan(tree, registry.get, registry, mutations=mutations), ""
+        except AmbiguousError as exc:
             return None, str(exc)
 
-    async def _execute(
-        self, box: BaseSandbox, code: str, timeout_ms: float | None, chain: Chain | None
-    ) -> SandboxResult:
-        """Run a cell, with the results of its read-only calls fetched meanwhile."""
-        registry = self._registry
-        prefetcher = Prefetcher(registry)
-        started = self._parallel and (chain is None or not chain.planned) and prefetcher.start(code)
-        registry.chain, registry.prefetcher = chain, prefetcher if started else None
-        try:
-            return await box.execute(code, timeout_ms=timeout_ms)
-        finally:
-            registry.chain, registry.prefetcher = None, None
-            prefetcher.close()
 
-
-def _is_chain(calls: tuple[ToolCall, ...]) -> bool:
-    return len(calls) > 1 or any(one.repeated for one in calls)
-
-
-def _chain_id(turn: str) -> str:
-    return turn.replace("turn ", "chain-")
-
-
-def _refused(box: BaseSandbox, why: str) -> SandboxResult:
-    return SandboxResult(
-        kind=Outcome.REFUSED,
-        error=f"{ERROR_TYPE}: nothing was run. {why}",
-        error_type=ERROR_TYPE,
-        exit_code=1,
-        isolation=box.isolation,
-    )
-
-
-def note_of(report: ChainReport | None) -> str | None:
+def note_of(report: ChainReport) -> str | None:
     """Return what a model is told of a chain that stopped."""
-    if report is None or report.stopped_at is None:
+    if report.stopped_at is None:
         return None
     name = report.tools[report.stopped_at] if report.stopped_at < len(report.tools) else "a tool"
     done = f"call {report.stopped_at + 1} of {len(report.tools)} of the chain, {name}, failed"

@@ -18,43 +18,127 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.agent.environment.chains import calls as chain_calls
 from atoll.guest.agent.chain import WAVE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from atoll.sandbox.tools import Tool
+
+
+BY_NAME = ("tool_call", "TOOL", "CALL", "call_host")
+"""Guest functions that call the tool whose name is their first argument."""
+ALIASES = {
+    "batch_llm_query": "llm_query",
+    "batch_rlm_query": "rlm_query",
+    "FINAL_VAR": "FINAL",
+    "SUBMIT": "FINAL",
+}
+"""Guest functions that are another tool on the host."""
+ROUTING = ("delegate", "escalate")
+"""Tools that hand the task to another agent: never in a chain, also if there is no such tool."""
+UNKNOWN = "?"
+"""Stands for a tool whose name is computed."""
+MAX_CODE = 100_000
+"""Characters of code that is looked through before it runs; longer code runs as it is."""
+_REPEATS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call in the source; one in a loop, a function or a comprehension may be made often."""
+
+    tool: str
+    line: int
+    node: ast.expr
+    """The call; or the name of a routing primitive, which code may call by another name."""
+    repeated: bool = False
+
+
+def parse(code: str) -> ast.Module | None:
+    """Return the tree of a cell; None if it is too long, or is not Python that a host can read."""
+    if len(code) > MAX_CODE:
+        return None
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        return None
+
+
+def tool_of(node: ast.Call, tools: Container[str]) -> str | None:
+    """Return the tool that a call is of, UNKNOWN if its name is computed; None for other calls."""
+    if not isinstance(node.func, ast.Name):
+        return None
+    name = node.func.id
+    if name in BY_NAME:
+        first = node.args[0] if node.args else None
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            return ALIASES.get(first.value, first.value)
+        return UNKNOWN
+    name = ALIASES.get(name, name)
+    return name if name in tools or name in ROUTING else None
+
+
+def find_calls(
+    tree: ast.AST, tools: Container[str], *, repeated: bool = False
+) -> Iterator[ToolCall]:
+    """Yield the calls of tools in a tree, in the order of the source.
+
+    A routing primitive that is used in any other way counts as a call of it.
+    """
+    children: Iterable[ast.AST] = ast.iter_child_nodes(tree)
+    if isinstance(tree, ast.Call) and (name := tool_of(tree, tools)) is not None:
+        yield ToolCall(name, tree.lineno, tree, repeated)
+        children = (*tree.args, *tree.keywords)
+    elif isinstance(tree, ast.Name) and tree.id in ROUTING and isinstance(tree.ctx, ast.Load):
+        yield ToolCall(tree.id, tree.lineno, tree, repeated)
+    inside = repeated or isinstance(tree, _REPEATS)
+    for child in children:
+        yield from find_calls(child, tools, repeated=inside)
+
+
+def surely_made(node: ast.AST, tools: Container[str]) -> Iterator[ToolCall]:
+    """Yield the calls of tools in an expression that are made whenever it is evaluated.
+
+    Arguments come before the call that they are for. What `and`, `or`, `if` and comparisons may
+    skip is left out, as are lambdas and comprehensions.
+    """
+    match node:
+        case ast.Lambda() | ast.GeneratorExp() | ast.ListComp() | ast.SetComp() | ast.DictComp():
+            return
+        case ast.BoolOp():
+            parts: list[ast.AST] = [node.values[0]]
+        case ast.IfExp():
+            parts = [node.test]
+        case ast.Compare():
+            parts = [node.left, node.comparators[0]]
+        case _:
+            parts = list(ast.iter_child_nodes(node))
+    for part in parts:
+        yield from surely_made(part, tools)
+    if isinstance(node, ast.Call) and (name := tool_of(node, tools)) is not None:
+        yield ToolCall(name, node.lineno, node)
+
 
 SAFE_MUTATIONS = ("run_shell", "file_write_safe", "log_append", "benchmark_run")
 """Tools that change something and may still share a wave, if the caller allows it."""
 _WRITES = {"file_write_safe": "path", "log_append": "log"}
 _PURE = frozenset(
-    [
-        "abs",
-        "bool",
-        "bytes",
-        "dict",
-        "divmod",
-        "enumerate",
-        "float",
-        "frozenset",
-        "int",
-        "len",
-        "list",
-        "max",
-        "min",
-        "range",
-        "repr",
-        "reversed",
-        "round",
-        "set",
-        "sorted",
-        "str",
-        "sum",
-        "tuple",
-        "zip",
-    ]
+    """
+    abs bool bytes dict divmod enumerate float frozenset int len list max min range repr
+    reversed round set sorted str sum tuple zip
+""".split()
 )
 """Built-in functions that may be called in an argument: they change nothing."""
 
@@ -109,7 +193,7 @@ def plan(
 def _check_names(tree: ast.Module, names: Any) -> None:
     """Raise AmbiguousError if a tool's name is anything but called."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    known = {*chain_calls.BY_NAME, *chain_calls.ALIASES, *chain_calls.ROUTING, WAVE}
+    known = {*BY_NAME, *ALIASES, *ROUTING, WAVE}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and (node.id in names or node.id in known):
             if not isinstance(node.ctx, ast.Load):
@@ -150,7 +234,7 @@ def _is_impure(step: _Step) -> bool:
 
 def _step(statement: ast.stmt, find_tool: Callable[[str], Tool | None], names: Any) -> _Step | None:
     """Return what a statement is; None for one that stays in place."""
-    calls = list(chain_calls.find(statement, names))
+    calls = list(find_calls(statement, names))
     value, target = getattr(statement, "value", None), _target(statement)
     if not calls:
         pure = isinstance(statement, ast.Assign) and target is not None and _is_pure(value)
@@ -188,21 +272,29 @@ def _target(statement: ast.stmt) -> str | None:
 
 
 def _arguments(call: ast.Call) -> list[ast.AST]:
-    return [*call.args, *(one.value for one in call.keywords)]
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def _loads(node: ast.AST | None) -> set[str]:
     if node is None:
         return set()
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def _is_pure(node: ast.AST | None) -> bool:
     """Return whether an expression only computes: no call but of _PURE, nothing that is bound."""
     doubtful = (
-        ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda, ast.Attribute,
-        ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
-    )  # fmt: skip
+        ast.Await,
+        ast.Yield,
+        ast.YieldFrom,
+        ast.NamedExpr,
+        ast.Lambda,
+        ast.Attribute,
+        ast.ListComp,
+        ast.SetComp,
+        ast.DictComp,
+        ast.GeneratorExp,
+    )
     for one in ast.walk(node) if node is not None else ():
         if isinstance(one, doubtful):
             return False
@@ -215,9 +307,9 @@ def _is_pure(node: ast.AST | None) -> bool:
 
 def _written(call: ast.Call, tool: Tool) -> Any:
     """Return the literal that says what a call writes, or runs; None if it is not a literal."""
-    given = call.args[1:] if getattr(call.func, "id", "") in chain_calls.BY_NAME else call.args
+    given = call.args[1:] if getattr(call.func, "id", "") in BY_NAME else call.args
     wanted = _WRITES.get(tool.name, "command")
-    named = [one.value for one in call.keywords if one.arg == wanted]
+    named = [keyword.value for keyword in call.keywords if keyword.arg == wanted]
     at = 1 if tool.name == "log_append" else 0
     node = named[0] if named else given[at] if len(given) > at else None
     if tool.name == "log_append" and node is None:
@@ -246,14 +338,14 @@ def _least_level(earlier: _Step, step: _Step, *, mutations: bool) -> int:
     return earlier.level if disturbs else 0
 
 
-def _in_order(one: _Step, other: _Step, *, mutations: bool) -> bool:
+def _in_order(step: _Step, other: _Step, *, mutations: bool) -> bool:
     """Return whether two calls must be made one after the other although neither needs a result."""
-    assert one.tool is not None
+    assert step.tool is not None
     assert other.tool is not None
-    if one.tool.read_only and other.tool.read_only:
+    if step.tool.read_only and other.tool.read_only:
         return False
-    safe = one.tool.name in SAFE_MUTATIONS and other.tool.name in SAFE_MUTATIONS
-    return not (mutations and safe) or _may_meet(one, other)
+    safe = step.tool.name in SAFE_MUTATIONS and other.tool.name in SAFE_MUTATIONS
+    return not (mutations and safe) or _may_meet(step, other)
 
 
 def _may_meet(one: _Step, other: _Step) -> bool:
@@ -279,7 +371,7 @@ def _emit(steps: list[_Step], waves: list[tuple[int, ...]], *, is_last: bool) ->
             waves.append(tuple(step.number for step in started))
         for step in started:
             yield ast.unparse(_start(step))
-        for step in (one for one in here if one is not last):
+        for step in (step for step in here if step is not last):
             yield ast.unparse(step.statement if step.call is None else _take(step))
     if last is not None:  # its value is the cell's
         yield ast.unparse(_take(last))

@@ -8,7 +8,7 @@ sizes, exponents and digits before it computes, and stops at a number of steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache
 
 from atoll.agent.environment.toolbox.calculator import calculate
 from atoll.agent.environment.toolbox.dates import date_add, date_diff
@@ -17,9 +17,6 @@ from atoll.agent.environment.toolbox.simplify import math_simplify
 from atoll.agent.environment.toolbox.texts import regex_test, text_diff
 from atoll.agent.environment.toolbox.units import convert_units
 from atoll.sandbox.tools import Tool
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _CALLS = (
     (math_simplify, "math_simplify(expression)"),
@@ -34,13 +31,16 @@ _CALLS = (
 )
 
 
-def deterministic_tools() -> Iterator[Tool]:
-    """Yield the tools; all are read-only, so they may be part of a chain and run side by side."""
-    for function, usage in _CALLS:
-        yield Tool(
+@cache
+def deterministic_tools() -> tuple[Tool, ...]:
+    """Return the tools; all are read-only, so they may be part of a chain and run side by side."""
+    return tuple(
+        Tool(
             name=function.__name__,
             function=function,
             usage=usage,
             read_only=True,
             allowed_callers=("code", "chain"),
         )
+        for function, usage in _CALLS
+    )

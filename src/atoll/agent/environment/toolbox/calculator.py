@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +14,19 @@ if TYPE_CHECKING:
 
     Number = Fraction | float
 
-MOST_BITS = 8_192
+MAX_BITS = 8_192
 """Bits of a numerator or a denominator, also of results on the way."""
-MOST_FACTORIAL = 800
+MAX_FACTORIAL = 800
 _NAMES = {"pi": math.pi, "e": math.e, "tau": math.tau}
 _ONE: dict[str, Callable[[float], float]] = {
-    "sin": math.sin, "cos": math.cos, "tan": math.tan, "asin": math.asin, "acos": math.acos,
-    "atan": math.atan, "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "exp": math.exp,
-    "ln": math.log, "log10": math.log10, "log2": math.log2, "degrees": math.degrees,
-    "radians": math.radians, "cbrt": math.cbrt,
-}  # fmt: skip
+    name: getattr(math, name)
+    for name in (
+        "sin cos tan asin acos atan sinh cosh tanh exp log10 log2 degrees radians cbrt".split()
+    )
+} | {"ln": math.log}
 
 
-def calculate(expression: str) -> dict[str, Any]:
+def calculate(expression: str) -> dict[str, object]:
     """Compute a formula exactly where that is possible: "(1/3 + 1/6) * 4", "sqrt(2) * sin(pi/4)".
 
     `value` is an int or a float; `exact` is the fraction, or None if a function made it a float.
@@ -71,19 +72,23 @@ class _Numbers:
     def negate(self, value: Number) -> Number:
         return -value
 
-    def apply(self, operator: str, left: Number, right: Number) -> Number:
-        if operator == "^":
+    def apply(self, symbol: str, left: Number, right: Number) -> Number:
+        if symbol == "^":
             return _power(left, right)
         if isinstance(left, float) or isinstance(right, float):
             left, right = _to_float(left), _to_float(right)
-        found = _OPERATORS[operator](left, right)
+        found = _OPERATORS[symbol](left, right)
         return _checked(Fraction(found)) if isinstance(found, int | Fraction) else found
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b, "//": lambda a, b: a // b, "%": lambda a, b: a % b,
-}  # fmt: skip
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
 
 
 def _power(base: Number, exponent: Number) -> Number:
@@ -93,8 +98,8 @@ def _power(base: Number, exponent: Number) -> Number:
         bits = max(base.numerator.bit_length(), base.denominator.bit_length())
         if bits <= 1:  # 0, 1 and -1, of which any power is small
             times = min(times, times % 2 + 2)
-        if bits * times > MOST_BITS:
-            raise ValueError(f"the power has more than {MOST_BITS:,} bits: use smaller numbers")
+        if bits * times > MAX_BITS:
+            raise ValueError(f"the power has more than {MAX_BITS:,} bits: use smaller numbers")
         return base ** (times if exponent >= 0 else -times)
     try:
         return math.pow(_to_float(base), _to_float(exponent))
@@ -104,8 +109,8 @@ def _power(base: Number, exponent: Number) -> Number:
 
 
 def _checked(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_BITS:
-        raise ValueError(f"a number has more than {MOST_BITS:,} bits: use smaller ones")
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise ValueError(f"a number has more than {MAX_BITS:,} bits: use smaller ones")
     return value
 
 
@@ -120,8 +125,8 @@ def _sqrt(value: Number) -> Number:
 
 
 def _factorial(value: Number) -> Number:
-    if isinstance(value, float) or value.denominator != 1 or not 0 <= value <= MOST_FACTORIAL:
-        raise ValueError(f"factorial takes a whole number from 0 to {MOST_FACTORIAL}")
+    if isinstance(value, float) or value.denominator != 1 or not 0 <= value <= MAX_FACTORIAL:
+        raise ValueError(f"factorial takes a whole number from 0 to {MAX_FACTORIAL}")
     return _checked(Fraction(math.factorial(value.numerator)))
 
 
@@ -161,13 +166,18 @@ def _apply(function: Callable[..., Any]) -> Callable[..., Number]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "sqrt": _apply(_sqrt), "factorial": _apply(_factorial), "log": _apply(_log),
-    "round": _apply(_round), "abs": _apply(abs), "floor": _apply(math.floor),
-    "ceil": _apply(math.ceil), "min": _apply(lambda *all_: min(all_)),
+    "sqrt": _apply(_sqrt),
+    "factorial": _apply(_factorial),
+    "log": _apply(_log),
+    "round": _apply(_round),
+    "abs": _apply(abs),
+    "floor": _apply(math.floor),
+    "ceil": _apply(math.ceil),
+    "min": _apply(lambda *all_: min(all_)),
     "max": _apply(lambda *all_: max(all_)),
     "gcd": _apply(lambda *all_: math.gcd(*map(_whole, all_))),
     "mod": _apply(lambda a, b: a % b),
-}  # fmt: skip
+}
 
 
 def _to_float(value: Number) -> float:

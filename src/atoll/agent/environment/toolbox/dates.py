@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import calendar
 import datetime as dt
-from typing import Any
 
 LONGEST = 40
 MOST = 10_000_000
@@ -22,7 +21,7 @@ def date_add(
     hours: int = 0,
     minutes: int = 0,
     seconds: int = 0,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Add a span to a date or a time, "2026-01-31" or "2026-01-31T10:00"; negative spans go back.
 
     Years and months come first; a day that the month does not have becomes its last.
@@ -42,7 +41,7 @@ def date_add(
     return {"date": text, "weekday": calendar.day_name[later.weekday()]}
 
 
-def date_diff(start: str, end: str) -> dict[str, Any]:
+def date_diff(start: str, end: str) -> dict[str, object]:
     """Return the time from one date to another: days, seconds, and years, months and days."""
     first, last = _parsed(start, "start"), _parsed(end, "end")
     if (first.tzinfo is None) != (last.tzinfo is None):

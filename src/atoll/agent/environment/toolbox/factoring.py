@@ -1,6 +1,6 @@
 """Factors a polynomial in one variable over the fractions: repeated factors, and rational roots.
 
-A coefficient list has the constant first. SECURITY: degrees are at most MOST_DEGREE, and numbers
+A coefficient list has the constant first. SECURITY: degrees are at most MAX_DEGREE, and numbers
 whose divisors are tried are small, so that no input takes long.
 """
 
@@ -13,7 +13,7 @@ Coefficients = list[Fraction]
 
 LARGEST_TRIED = 1_000_000
 """Numbers up to which divisors are tried for rational roots."""
-MOST_CANDIDATES = 2_000
+MAX_CANDIDATES = 2_000
 
 
 def factors(given: Coefficients) -> list[tuple[Coefficients, int]]:
@@ -27,19 +27,21 @@ def factors(given: Coefficients) -> list[tuple[Coefficients, int]]:
             rest = _divided(rest, linear)[0]
         if len(rest) > 1:
             found.append((primitive(rest), exponent))
-    return sorted(found, key=lambda one: (len(one[0]), [abs(value) for value in one[0]], one[0]))
+    return sorted(
+        found, key=lambda pair: (len(pair[0]), [abs(value) for value in pair[0]], pair[0])
+    )
 
 
-def common_factor(one: Coefficients, other: Coefficients) -> Coefficients:
+def common_factor(coefficients: Coefficients, other: Coefficients) -> Coefficients:
     """Return the greatest common divisor, primitive."""
     while other:
-        one, other = other, primitive(_divided(one, other)[1])
-    return primitive(one)
+        coefficients, other = other, primitive(_divided(coefficients, other)[1])
+    return primitive(coefficients)
 
 
-def divided(one: Coefficients, other: Coefficients) -> Coefficients:
+def divided(coefficients: Coefficients, other: Coefficients) -> Coefficients:
     """Return the quotient of a division without remainder."""
-    return _divided(one, other)[0]
+    return _divided(coefficients, other)[0]
 
 
 def primitive(given: Coefficients) -> Coefficients:
@@ -79,7 +81,7 @@ def _rational_roots(given: Coefficients) -> list[Fraction]:
         roots.append(Fraction(0))
         rest = rest[1:]
     tops, bottoms = _divisors(int(abs(rest[0]))), _divisors(int(abs(rest[-1])))
-    if len(tops) * len(bottoms) * 2 > MOST_CANDIDATES:
+    if len(tops) * len(bottoms) * 2 > MAX_CANDIDATES:
         return roots
     candidates = {Fraction(s * top, low) for top in tops for low in bottoms for s in (1, -1)}
     return [*roots, *sorted(root for root in candidates if not _value(rest, root))]
@@ -88,8 +90,8 @@ def _rational_roots(given: Coefficients) -> list[Fraction]:
 def _divisors(number: int) -> list[int]:
     if not 0 < number <= LARGEST_TRIED:
         return []
-    small = [one for one in range(1, math.isqrt(number) + 1) if not number % one]
-    return sorted({*small, *(number // one for one in small)})
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if not number % divisor]
+    return sorted({*small, *(number // divisor for divisor in small)})
 
 
 def _value(given: Coefficients, at: Fraction) -> Fraction:
@@ -99,9 +101,9 @@ def _value(given: Coefficients, at: Fraction) -> Fraction:
     return found
 
 
-def _divided(one: Coefficients, other: Coefficients) -> tuple[Coefficients, Coefficients]:
+def _divided(coefficients: Coefficients, other: Coefficients) -> tuple[Coefficients, Coefficients]:
     """Return quotient and remainder."""
-    rest, found = list(one), [Fraction(0)] * max(0, len(one) - len(other) + 1)
+    rest, found = list(coefficients), [Fraction(0)] * max(0, len(coefficients) - len(other) + 1)
     for at in range(len(found) - 1, -1, -1):
         factor = found[at] = rest[at + len(other) - 1] / other[-1]
         for offset, value in enumerate(other):

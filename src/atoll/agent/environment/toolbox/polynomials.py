@@ -12,10 +12,10 @@ from fractions import Fraction
 Monomial = tuple[tuple[str, int], ...]
 Polynomial = dict[Monomial, Fraction]
 
-MOST_DEGREE = 40
-MOST_TERMS = 400
-MOST_BITS = 4_096
-MOST_WORK = 400_000
+MAX_DEGREE = 40
+MAX_TERMS = 400
+MAX_BITS = 4_096
+MAX_WORK = 400_000
 """Products of two terms in one call."""
 
 
@@ -23,7 +23,7 @@ class Budget:
     """Counts the work of one call."""
 
     def __init__(self) -> None:
-        self._left = MOST_WORK
+        self._left = MAX_WORK
 
     def spend(self, products: int) -> None:
         """Raise ValueError if there is not so much left."""
@@ -42,21 +42,21 @@ def variable(name: str) -> Polynomial:
     return {((name, 1),): Fraction(1)}
 
 
-def add(one: Polynomial, other: Polynomial, sign: int = 1) -> Polynomial:
+def add(polynomial: Polynomial, other: Polynomial, sign: int = 1) -> Polynomial:
     """Return the sum, or with `sign` -1 the difference."""
-    found = dict(one)
+    found = dict(polynomial)
     for monomial, value in other.items():
         found[monomial] = found.get(monomial, Fraction(0)) + sign * value
     return checked({monomial: value for monomial, value in found.items() if value})
 
 
-def multiply(one: Polynomial, other: Polynomial, budget: Budget) -> Polynomial:
+def multiply(polynomial: Polynomial, other: Polynomial, budget: Budget) -> Polynomial:
     """Return the product."""
-    if degree(one) + degree(other) > MOST_DEGREE:
-        raise ValueError(f"the degree is over {MOST_DEGREE}: use smaller exponents")
-    budget.spend(len(one) * len(other))
+    if degree(polynomial) + degree(other) > MAX_DEGREE:
+        raise ValueError(f"the degree is over {MAX_DEGREE}: use smaller exponents")
+    budget.spend(len(polynomial) * len(other))
     found: Polynomial = {}
-    for left, a in one.items():
+    for left, a in polynomial.items():
         for right, b in other.items():
             monomial = _joined(left, right)
             found[monomial] = found.get(monomial, Fraction(0)) + a * b
@@ -65,11 +65,11 @@ def multiply(one: Polynomial, other: Polynomial, budget: Budget) -> Polynomial:
 
 def power(base: Polynomial, exponent: int, budget: Budget) -> Polynomial:
     """Return a power, by squaring; the exponent is from 0 on."""
-    if degree(base) * exponent > MOST_DEGREE:
-        raise ValueError(f"the degree is over {MOST_DEGREE}: use smaller exponents")
+    if degree(base) * exponent > MAX_DEGREE:
+        raise ValueError(f"the degree is over {MAX_DEGREE}: use smaller exponents")
     bits = max((_bits(value) for value in base.values()), default=0)
-    if bits * exponent > MOST_BITS:
-        raise ValueError(f"a coefficient has more than {MOST_BITS:,} bits: use smaller numbers")
+    if bits * exponent > MAX_BITS:
+        raise ValueError(f"a coefficient has more than {MAX_BITS:,} bits: use smaller numbers")
     found = constant(Fraction(1))
     while exponent:
         if exponent & 1:
@@ -79,39 +79,42 @@ def power(base: Polynomial, exponent: int, budget: Budget) -> Polynomial:
     return found
 
 
-def degree(one: Polynomial) -> int:
+def degree(polynomial: Polynomial) -> int:
     """Return the highest sum of exponents of a term."""
-    return max((sum(exponent for _, exponent in monomial) for monomial in one), default=0)
+    return max((sum(exponent for _, exponent in monomial) for monomial in polynomial), default=0)
 
 
-def variables(one: Polynomial) -> list[str]:
+def variables(polynomial: Polynomial) -> list[str]:
     """Return the names of the variables, sorted."""
-    return sorted({name for monomial in one for name, _ in monomial})
+    return sorted({name for monomial in polynomial for name, _ in monomial})
 
 
-def checked(one: Polynomial) -> Polynomial:
+def checked(polynomial: Polynomial) -> Polynomial:
     """Return the polynomial; ValueError if it is too large."""
-    if len(one) > MOST_TERMS:
-        raise ValueError(f"there are more than {MOST_TERMS} terms: simplify parts of it")
-    if any(_bits(value) > MOST_BITS for value in one.values()):
-        raise ValueError(f"a coefficient has more than {MOST_BITS:,} bits: use smaller numbers")
-    return one
+    if len(polynomial) > MAX_TERMS:
+        raise ValueError(f"there are more than {MAX_TERMS} terms: simplify parts of it")
+    if any(_bits(value) > MAX_BITS for value in polynomial.values()):
+        raise ValueError(f"a coefficient has more than {MAX_BITS:,} bits: use smaller numbers")
+    return polynomial
 
 
-def content(one: Polynomial) -> tuple[Fraction, Monomial]:
+def content(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
     """Return what all terms have in common: a number, with the sign of the first, and variables."""
-    values = list(one.values())
+    values = list(polynomial.values())
     number = Fraction(
         math.gcd(*(value.numerator for value in values)),
         math.lcm(*(value.denominator for value in values)),
     )
-    first = one[ordered(one)[0]]
-    shared = {name: min(dict(monomial).get(name, 0) for monomial in one) for name in variables(one)}
+    first = polynomial[ordered(polynomial)[0]]
+    shared = {
+        name: min(dict(monomial).get(name, 0) for monomial in polynomial)
+        for name in variables(polynomial)
+    }
     common = tuple((name, exponent) for name, exponent in shared.items() if exponent)
     return (-number if first < 0 else number), common
 
 
-def without(one: Polynomial, number: Fraction, common: Monomial) -> Polynomial:
+def without(polynomial: Polynomial, number: Fraction, common: Monomial) -> Polynomial:
     """Return a polynomial divided by a number and by a monomial that all of its terms have."""
     taken = dict(common)
     return {
@@ -120,28 +123,28 @@ def without(one: Polynomial, number: Fraction, common: Monomial) -> Polynomial:
             for name, exponent in monomial
             if exponent > taken.get(name, 0)
         ): value / number
-        for monomial, value in one.items()
+        for monomial, value in polynomial.items()
     }
 
 
-def ordered(one: Polynomial) -> list[Monomial]:
+def ordered(polynomial: Polynomial) -> list[Monomial]:
     """Return the monomials as they are written: the highest degree first, then by variables."""
-    names = variables(one)
+    names = variables(polynomial)
 
     def rank(monomial: Monomial) -> tuple[int, ...]:
         exponents = dict(monomial)
         return (-sum(exponents.values()), *(-exponents.get(name, 0) for name in names))
 
-    return sorted(one, key=rank)
+    return sorted(polynomial, key=rank)
 
 
-def written(one: Polynomial, space: str = "") -> str:
+def written(polynomial: Polynomial, space: str = "") -> str:
     """Return a polynomial as text: `x^2+2x+1`; `space` stands around + and -."""
-    if not one:
+    if not polynomial:
         return "0"
     parts = []
-    for monomial in ordered(one):
-        value = one[monomial]
+    for monomial in ordered(polynomial):
+        value = polynomial[monomial]
         sign = "-" if value < 0 else "+"
         parts.append((sign, _term(abs(value), monomial)))
     first = ("-" if parts[0][0] == "-" else "") + parts[0][1]

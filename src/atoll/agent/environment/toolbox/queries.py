@@ -8,17 +8,18 @@ from __future__ import annotations
 import csv
 import io
 import json
+import operator
 import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MOST_CHARACTERS = 4 << 20
-MOST_FOUND = 1_000
-MOST_VISITED = 200_000
-LONGEST_PATH, MOST_STEPS = 500, 30
-MOST_ROWS, MOST_CELL = 200_000, 100_000
+MAX_CHARACTERS = 4 << 20
+MAX_FOUND = 1_000
+MAX_VISITED = 200_000
+LONGEST_PATH, MAX_STEPS = 500, 30
+MAX_ROWS, MAX_CELL = 200_000, 100_000
 _NAME = r"[^\s.\[\]'\"=!<>]+"
 _STEP = re.compile(
     rf"\.?({_NAME})|\[(-?\d{{1,9}})\]|\[(\*)\]|\.(\*)|\[['\"]([^'\"]{{1,200}})['\"]\]"
@@ -30,7 +31,7 @@ _CONDITION = re.compile(
 _AND = re.compile(r"\s+and\s+", re.IGNORECASE)
 
 
-def json_query(data: Any, path: str) -> dict[str, Any]:
+def json_query(data: Any, path: str) -> dict[str, object]:
     """Return the parts of JSON (a text, or data) that a path leads to: "orders[0].lines[*].price".
 
     `[*]` is every item, `[-1]` the last, `[?price > 10]` the items whose field fits. Returns
@@ -44,11 +45,11 @@ def json_query(data: Any, path: str) -> dict[str, Any]:
         for one in found:
             for item in step(one):
                 visited += 1
-                if visited > MOST_VISITED:
-                    raise ValueError(f"the path leads through over {MOST_VISITED:,} values")
+                if visited > MAX_VISITED:
+                    raise ValueError(f"the path leads through over {MAX_VISITED:,} values")
                 reached.append(item)
         found = reached
-    return {"values": found[:MOST_FOUND], "total": len(found)}
+    return {"values": found[:MAX_FOUND], "total": len(found)}
 
 
 def csv_query(
@@ -60,17 +61,17 @@ def csv_query(
     descending: bool = False,
     limit: int = 100,
     delimiter: str = ",",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return rows of a CSV text with a header, by a condition: "price > 10 and city = Rome".
 
     `~` is "contains". Numbers compare as numbers. Returns {"rows": [{column: value}], "total": n}.
     """
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"the text has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"the text has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
     if len(delimiter) != 1 or delimiter in '\r\n"\0':
         raise ValueError(f"delimiter must be one character, not {delimiter!r:.20}")
-    if not 1 <= limit <= MOST_FOUND:
-        raise ValueError(f"limit must be from 1 to {MOST_FOUND:,}, not {limit}")
+    if not 1 <= limit <= MAX_FOUND:
+        raise ValueError(f"limit must be from 1 to {MAX_FOUND:,}, not {limit}")
     header, rows = _table(text, delimiter)
     wanted = [_column(name, header) for name in columns or header]
     for column, fits in _conditions(where, header):
@@ -86,8 +87,8 @@ def csv_query(
 
 
 def _loaded(text: str) -> Any:
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"data has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"data has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
     try:
         return json.loads(text)
     except RecursionError:
@@ -104,7 +105,7 @@ def _steps(path: str) -> list[Callable[[Any], Iterator[Any]]]:
     at = 0
     while at < len(given):
         match = _STEP.match(given, at)
-        if match is None or len(steps) >= MOST_STEPS:
+        if match is None or len(steps) >= MAX_STEPS:
             raise ValueError(
                 f"path is not clear at {given[at : at + 30]!r}: write it as a.b[0].c, a[*].b or "
                 "a[?price > 10]"
@@ -115,7 +116,7 @@ def _steps(path: str) -> list[Callable[[Any], Iterator[Any]]]:
 
 
 def _step(match: re.Match[str]) -> Callable[[Any], Iterator[Any]]:
-    name, index, every, each, quoted, field, operator, literal = match.groups()
+    name, index, every, each, quoted, field, symbol, literal = match.groups()
     key = name if name is not None else quoted
     if key is not None:
         return lambda value: iter((value[key],) if isinstance(value, dict) and key in value else ())
@@ -123,12 +124,12 @@ def _step(match: re.Match[str]) -> Callable[[Any], Iterator[Any]]:
         return lambda value: iter(_item(value, int(index)))
     if every or each:
         return _children
-    fits = _comparison(operator, literal.strip().strip("'\""))
+    fits = _comparison(symbol, literal.strip().strip("'\""))
 
     def chosen(value: Any) -> Iterator[Any]:
-        for one in _children(value):
-            if isinstance(one, dict) and field in one and fits(one[field]):
-                yield one
+        for child in _children(value):
+            if isinstance(child, dict) and field in child and fits(child[field]):
+                yield child
 
     return chosen
 
@@ -145,7 +146,7 @@ def _children(value: Any) -> Iterator[Any]:
         yield from value
 
 
-def _comparison(operator: str, literal: str) -> Callable[[Any], bool]:
+def _comparison(symbol: str, literal: str) -> Callable[[Any], bool]:
     """Return what compares with a literal: as numbers if both are, else as texts."""
     wanted = _number(literal)
 
@@ -158,16 +159,21 @@ def _comparison(operator: str, literal: str) -> Callable[[Any], bool]:
             given, known = str(value), literal
         elif not isinstance(given, int | float):
             return False
-        return _COMPARISONS[operator](given, known)
+        return _COMPARISONS[symbol](given, known)
 
     return fits
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": lambda a, b: a == b, "==": lambda a, b: a == b, "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b, "~": lambda a, b: str(b).lower() in str(a).lower(),
-}  # fmt: skip
+    "=": operator.eq,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "~": lambda a, b: str(b).lower() in str(a).lower(),
+}
 
 
 def _table(text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
@@ -177,8 +183,8 @@ def _table(text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
         for row in reader:
             if row:
                 rows.append(row)
-            if len(rows) > MOST_ROWS:
-                raise ValueError(f"the table has over {MOST_ROWS:,} rows")
+            if len(rows) > MAX_ROWS:
+                raise ValueError(f"the table has over {MAX_ROWS:,} rows")
     except csv.Error as exc:
         raise ValueError(f"line {reader.line_num} is not CSV: {exc}") from None
     if not rows:
@@ -193,8 +199,8 @@ def _conditions(where: str, header: list[str]) -> Iterator[tuple[int, Callable[[
         match = _CONDITION.fullmatch(part)
         if match is None:
             raise ValueError(f"no condition: {part[:60]!r}; write it as price > 10 and city = Rome")
-        name, operator, literal = match.groups()
-        yield _column(name, header), _comparison(operator, literal.strip("'\""))
+        name, symbol, literal = match.groups()
+        yield _column(name, header), _comparison(symbol, literal.strip("'\""))
 
 
 def _column(name: str, header: list[str]) -> int:
@@ -205,7 +211,7 @@ def _column(name: str, header: list[str]) -> int:
 
 def _number(text: str) -> int | float | str:
     """Return a text as a number if it is one."""
-    if len(text) > MOST_NUMBER or not text or text[0] not in "+-.0123456789":
+    if len(text) > MAX_NUMBER or not text or text[0] not in "+-.0123456789":
         return text
     try:
         return int(text) if text.lstrip("+-").isdecimal() and text.isascii() else float(text)
@@ -213,7 +219,7 @@ def _number(text: str) -> int | float | str:
         return text
 
 
-MOST_NUMBER = 30
+MAX_NUMBER = 30
 """Characters of a number; a longer one stays a text."""
 
 

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
     from atoll.agent.environment.toolbox.polynomials import Budget, Monomial, Polynomial
 
-MOST_VARIABLES = 8
-MOST_SIZE = 2_500
+MAX_VARIABLES = 8
+MAX_SIZE = 2_500
 """Bits of a coefficient times the degree, of a polynomial whose factors are looked for."""
-NOT_KNOWN = frozenset({
-    "sin", "cos", "tan", "exp", "log", "ln", "sqrt", "abs", "asin", "acos", "atan", "pi",
-})  # fmt: skip
+NOT_KNOWN = frozenset(
+    """
+    sin cos tan exp log ln sqrt abs asin acos atan pi
+""".split()
+)
 
 
-def math_simplify(expression: str) -> dict[str, Any]:
+def math_simplify(expression: str) -> dict[str, object]:
     """Simplify a polynomial or a fraction of polynomials: "x^2 + 2x + 1" is "(x+1)^2".
 
     Returns {"simplified": text, "steps": [text, ...]}. Letters are variables, `2x` is a product.
@@ -114,8 +116,8 @@ class _Fractions:
         given = exponent.top.get((), Fraction(0))
         if poly.degree(exponent.top) or exponent.bottom != self._one or given.denominator != 1:
             raise ValueError("an exponent must be a whole number")
-        if abs(given) > poly.MOST_BITS:
-            raise ValueError(f"an exponent must be at most {poly.MOST_BITS:,}")
+        if abs(given) > poly.MAX_BITS:
+            raise ValueError(f"an exponent must be at most {poly.MAX_BITS:,}")
         top, bottom = base if given >= 0 else (base.bottom, base.top)
         if not bottom:
             raise ZeroDivisionError
@@ -126,8 +128,8 @@ class _Fractions:
 
     def _checked(self, value: _Fraction) -> _Fraction:
         """Return a fraction whose denominator has no numbers; ValueError if it is too large."""
-        if len({*poly.variables(value.top), *poly.variables(value.bottom)}) > MOST_VARIABLES:
-            raise ValueError(f"there are more than {MOST_VARIABLES} variables")
+        if len({*poly.variables(value.top), *poly.variables(value.bottom)}) > MAX_VARIABLES:
+            raise ValueError(f"there are more than {MAX_VARIABLES} variables")
         number, _ = poly.content(value.bottom)
         top = {monomial: one / number for monomial, one in value.top.items()}
         return _Fraction(poly.checked(top), poly.without(value.bottom, number, ()))
@@ -139,7 +141,7 @@ def _is_small(given: Polynomial) -> bool:
         (value.numerator.bit_length() + value.denominator.bit_length() for value in given.values()),
         default=0,
     )
-    return bits * poly.degree(given) <= MOST_SIZE
+    return bits * poly.degree(given) <= MAX_SIZE
 
 
 def _letters(text: str) -> list[str]:
@@ -177,11 +179,11 @@ def _cancelled(given: _Fraction) -> _Fraction:
     return _Fraction(poly.without(top, number, ()), poly.without(bottom, number, ()))
 
 
-def _multiple(one: Polynomial, other: Polynomial) -> Fraction | None:
+def _multiple(polynomial: Polynomial, other: Polynomial) -> Fraction | None:
     """Return the number that makes one polynomial of the other, if there is one."""
-    if one.keys() != other.keys():
+    if polynomial.keys() != other.keys():
         return None
-    found = {one[monomial] / other[monomial] for monomial in one}
+    found = {polynomial[monomial] / other[monomial] for monomial in polynomial}
     return found.pop() if len(found) == 1 else None
 
 

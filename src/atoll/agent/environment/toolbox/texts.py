@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.search.expressions import compile_expression
-from atoll.search.patterns import check_pattern
+from atoll.search.patterns import check_pattern, compile_expression
 
-MOST_CHARACTERS = 1 << 20
-MOST_LINES = 20_000
-MOST_DIFFERENCES = 300
-MOST_MATCHES = 100
+MAX_CHARACTERS = 1 << 20
+MAX_LINES = 20_000
+MAX_DIFFERENCES = 300
+MAX_MATCHES = 100
 SHOWN = 200
 LONGEST_PATTERN = 1_000
 
 
-def text_diff(old: str, new: str, context: int = 3) -> dict[str, Any]:
+def text_diff(old: str, new: str, context: int = 3) -> dict[str, object]:
     """Compare two texts line by line: a unified diff, and how many lines were added and removed."""
-    if not 0 <= context <= MOST_MATCHES:
-        raise ValueError(f"context must be from 0 to {MOST_MATCHES} lines, not {context}")
+    if not 0 <= context <= MAX_MATCHES:
+        raise ValueError(f"context must be from 0 to {MAX_MATCHES} lines, not {context}")
     first, second = _lines(old, "old"), _lines(new, "new")
     edits = _edits(first, second)
     added = sum(sign == "+" for sign, _, _ in edits)
@@ -36,14 +35,14 @@ def text_diff(old: str, new: str, context: int = 3) -> dict[str, Any]:
     }
 
 
-def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
+def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, object]:  # noqa: FBT001, FBT002
     """Try a regular expression (RE2) on a text: the matches with their places, at most 100."""
     if len(pattern) > LONGEST_PATTERN:
         raise ValueError(
             f"pattern has {len(pattern):,} characters; the most is {LONGEST_PATTERN:,}"
         )
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"text has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"text has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
     if not pattern:
         raise ValueError("pattern is empty: every place matches it")
     check_pattern(pattern, regex=True)
@@ -51,9 +50,9 @@ def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, 
     expression = compile_expression(
         pattern.encode("utf-8", "surrogatepass"), ignore_case=ignore_case
     )
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     at = read = characters = 0
-    while at <= len(data) and len(found) <= MOST_MATCHES:
+    while at <= len(data) and len(found) <= MAX_MATCHES:
         match = expression.search(data, at, len(data))
         if match is None:
             break
@@ -65,7 +64,7 @@ def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, 
             {"start": characters, "end": characters + len(matched), "text": matched[:SHOWN]}
         )
         at = end if end > start else _next_character(data, end)
-    return {"matches": found[:MOST_MATCHES], "more": len(found) > MOST_MATCHES}
+    return {"matches": found[:MAX_MATCHES], "more": len(found) > MAX_MATCHES}
 
 
 def _next_character(data: bytes, at: int) -> int:
@@ -76,11 +75,11 @@ def _next_character(data: bytes, at: int) -> int:
 
 
 def _lines(text: str, name: str) -> list[str]:
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError(f"{name} has {len(text):,} characters; the most is {MOST_CHARACTERS:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"{name} has {len(text):,} characters; the most is {MAX_CHARACTERS:,}")
     lines = text.splitlines()
-    if len(lines) > MOST_LINES:
-        raise ValueError(f"{name} has {len(lines):,} lines; the most is {MOST_LINES:,}")
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"{name} has {len(lines):,} lines; the most is {MAX_LINES:,}")
     return lines
 
 
@@ -104,12 +103,12 @@ def _edits(old: list[str], new: list[str]) -> list[Edit]:
 
 
 def _middle(old: list[str], new: list[str]) -> list[Edit]:
-    """Return the shortest list of edits (Myers); after MOST_DIFFERENCES, all is replaced."""
+    """Return the shortest list of edits (Myers); after MAX_DIFFERENCES, all is replaced."""
     numbers: dict[str, int] = {}
     a = [numbers.setdefault(line, len(numbers)) for line in old]
     b = [numbers.setdefault(line, len(numbers)) for line in new]
     ends, trace = {1: 0}, []
-    for edits in range(min(len(a) + len(b), MOST_DIFFERENCES) + 1):
+    for edits in range(min(len(a) + len(b), MAX_DIFFERENCES) + 1):
         trace.append({k: ends.get(k, -1) for k in range(-edits - 1, edits + 2)})
         for k in range(-edits, edits + 1, 2):
             down = k == -edits or (k != edits and ends.get(k - 1, -1) < ends.get(k + 1, -1))

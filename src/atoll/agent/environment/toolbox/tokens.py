@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LONGEST = 2_000
 DEEPEST = 60
-MOST_DIGITS = 60
+MAX_DIGITS = 60
 """Digits of one number in a formula."""
 EXPONENT_DIGITS = 3
 """Digits of the exponent in 1e308."""
@@ -158,6 +158,6 @@ class _Reader:
 
 def _number(text: str) -> Fraction:
     digits, _, exponent = text.lower().partition("e")
-    if len(digits) > MOST_DIGITS or len(exponent.lstrip("+-0")) > EXPONENT_DIGITS:
+    if len(digits) > MAX_DIGITS or len(exponent.lstrip("+-0")) > EXPONENT_DIGITS:
         raise ValueError(f"a number has too many digits: {text[:20]}...")
     return Fraction(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from atoll.agent.archive import open_archive
 from atoll.agent.environment.tools import arguments
@@ -15,12 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.agent.archive import Archive
-    from atoll.agent.environment.tools.context_tools import CutLists
-    from atoll.agent.environment.tools.documents import Documents
+    from atoll.agent.environment.tools.context_tools import CutLists, Documents
 
-MOST_TOLD = 1_000
+MAX_TOLD = 1_000
 """Members that archive_open tells of."""
-MOST_TEXT = 8 << 20
+MAX_TEXT = 8 << 20
 """Characters of a member that cross to the guest."""
 WAIT_SECONDS = 60.0
 """How long a call waits for those before it: of many whose cell has ended, most give up."""
@@ -34,7 +33,7 @@ class Archives:
         self._archive: Archive | None = None
         self._lock, self._closed = forks.new_lock(), False
 
-    def archive_open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
+    def archive_open(self, path: str, data: bytes | None = None) -> dict[str, object]:
         """Open a document's archive, or the bytes of one; the members' names and sizes."""
         name = arguments.text(path, "path")
         if data is not None and not isinstance(data, bytes):
@@ -46,7 +45,7 @@ class Archives:
             self._close()
             self._archive = archive
             members = archive.members
-            told = [{"name": one.name, "size": one.size} for one in members[:MOST_TOLD]]
+            told = [{"name": member.name, "size": member.size} for member in members[:MAX_TOLD]]
         self._cut.note("archive_open", "members", told, len(members), counted=True)
         return {"members": told, "total": len(members)}
 
@@ -54,14 +53,14 @@ class Archives:
         """The text of a member."""
         with self._turn():
             text = self._opened().text(arguments.text(name, "name"))
-        if len(text) > MOST_TEXT:
+        if len(text) > MAX_TEXT:
             raise ValueError(
-                f"{name} has {len(text):,} characters, and {MOST_TEXT:,} can be handed over: "
+                f"{name} has {len(text):,} characters, and {MAX_TEXT:,} can be handed over: "
                 "use archive_search"
             )
         return text
 
-    def archive_search(self, query: str) -> dict[str, Any]:
+    def archive_search(self, query: str) -> dict[str, object]:
         """Lines with `query` in them."""
         with self._turn():
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
@@ -72,11 +71,11 @@ class Archives:
     def close(self) -> None:
         """Let go of the archive, also in the midst of a read; calls that wait find it closed."""
         self._closed = True
-        archive = self._archive
-        if archive is not None:
-            archive.close()
-        with self._lock:
-            self._close()
+        if self._archive is not None:
+            self._archive.close()
+        with self._lock:  # a call that was opening one has ended
+            if self._archive is not None:
+                self._close()
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:

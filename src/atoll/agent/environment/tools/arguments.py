@@ -1,4 +1,4 @@
-"""Arguments that a guest has sent, checked: what is wrong is said so that a model can mend it."""
+"""Check arguments that a guest has sent; errors say what a model has to change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def text(value: Any, name: str, most: int = 10_000) -> str:
-    """A text that is not empty."""
+    """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a text that is not empty, not {_told(value)}")
     if len(value) > most:
@@ -15,14 +15,14 @@ def text(value: Any, name: str, most: int = 10_000) -> str:
 
 
 def count(value: Any, name: str, most: int) -> int:
-    """A number from 0 on; more than `most` is taken as `most`."""
+    """Return a number from 0 on; more than `most` is taken as `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"{name} must be a number from 0 on, not {_told(value)}")
     return min(value, most)
 
 
 def place(value: Any, length: int) -> int:
-    """An offset; a negative one counts from the end."""
+    """Return an offset; a negative one counts from the end."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"start must be a number, not {_told(value)}")
     return max(0, length + value) if value < 0 else min(value, length)

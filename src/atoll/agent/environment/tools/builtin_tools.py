@@ -1,34 +1,200 @@
-"""The environment's own tools: made once for a session, and put into its registry."""
+"""The environment's own tools: a table, of which each session's registry is filled."""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.agent.environment.answers import Answers
 from atoll.agent.environment.research.tools import ResearchTools
 from atoll.agent.environment.toolbox import deterministic_tools
 from atoll.agent.environment.tools.archives import Archives
-from atoll.agent.environment.tools.context_tools import ContextTools, CutLists
-from atoll.agent.environment.tools.documents import Documents
+from atoll.agent.environment.tools.context_tools import ContextTools, CutLists, Documents
 from atoll.agent.environment.tools.registry import Registry
 from atoll.agent.environment.tools.search_tools import SearchTools
 from atoll.agent.environment.tools.taint import Sources
 from atoll.agent.environment.tools.web import Web
-from atoll.agent.environment.tools.work_tools import BOTH, WorkTools, work_tools
+from atoll.agent.environment.tools.work_tools import WorkTools
 from atoll.sandbox.tools import Tool, by_name
-from atoll.search.coverage import Ledger
+from atoll.search.coverage import CoverageLog
 from atoll.search.spans_shown import Shown
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from atoll.agent.environment.options import EnvironmentConfig
     from atoll.search.index import ContextIndex
 
-    Row = tuple[Callable[..., Any], str, str]
-    """A function, how it is called, what it does."""
+BOTH = ("code", "chain")
+_WORKS = {"allowed_callers": BOTH}
+_LOOKS = {"allowed_callers": BOTH, "read_only": True, "explores": True}
+_DOCUMENT = {**_LOOKS, "source": "document"}
+_ARCHIVE = {**_LOOKS, "source": "archive"}
+_MODEL: dict[str, Any] = {"cost": "model", "source": "model"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A function of a part of the environment as a tool: how it is called, what it does."""
+
+    name: str
+    usage: str
+    what: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the Tool."""
+    shown: str = ""
+    """What there must be for it to be in the list for a model; it can be called in any case."""
+    method: str = ""
+    """The function's name in its part, if it is not the tool's."""
+
+
+TABLE: dict[str, tuple[Row, ...]] = {
+    "context": (
+        Row(
+            "peek",
+            "peek(n, start=0), peek(path, n)",
+            "characters of the context, or of a document; a start below 0 is from the end",
+            _LOOKS,
+        ),
+        Row(
+            "grep",
+            "grep(pattern), grep(path, pattern)",
+            "lines that match a regular expression: dicts of line, start, end, text; "
+            "the list's .total counts all of them",
+            _LOOKS,
+        ),
+        Row("list_dir", "list_dir(path='.')", "names of documents and of files", _LOOKS),
+    ),
+    "search": (
+        Row(
+            "code_search",
+            "code_search(query, k=10)",
+            "functions and classes that fit a question best",
+            _DOCUMENT,
+            "documents",
+        ),
+        Row(
+            "colgrep",
+            "colgrep(query, pattern=None, k=10)",
+            "functions and classes by meaning, of those that match a regular expression",
+            _DOCUMENT,
+            "documents",
+        ),
+        Row(
+            "doc_search",
+            "doc_search(query, k=10)",
+            "sections that fit a question best; of the context with start and end",
+            _DOCUMENT,
+            "texts",
+        ),
+    ),
+    "archives": (
+        # opening an archive closes the one before, so it is not read-only
+        Row(
+            "archive_open",
+            "archive_open(path)",
+            "members of a zip, tar, pdf",
+            {**_ARCHIVE, "read_only": False},
+            "documents",
+        ),
+        Row("archive_file", "archive_file(name)", "the text of a member", _ARCHIVE, "documents"),
+        Row("archive_search", "archive_search(text)", "lines of members", _ARCHIVE, "documents"),
+    ),
+    "web": (
+        Row(
+            "web_fetch",
+            "web_fetch(url)",
+            "the text of a page, from allowed hosts",
+            {"read_only": True, "explores": True, "source": "web", "cost": "network"},
+            "web",
+        ),
+    ),
+    "research": (
+        # not read-only: it sees the calls before it
+        Row(
+            "recall",
+            "recall(query)",
+            "what you, or earlier runs, found on a question; recall() is the tree",
+            _WORKS,
+        ),
+        Row(
+            "note",
+            "note(text)",
+            "keep a remark for recall; name calls by their ids, such as G1",
+            _WORKS,
+        ),
+    ),
+    "answers": (
+        Row(
+            "FINAL",
+            "FINAL(answer, quotes=[...])",
+            "give your answer and end; quotes are passages of the context, word for word",
+            _WORKS,
+            method="take",
+        ),
+    ),
+    "registry": (
+        Row(
+            "SHOW_TOOLS",
+            "SHOW_TOOLS()",
+            "this list; help(function) says more",
+            {"read_only": True},
+            method="listing",
+        ),
+    ),
+    "work": (
+        # they change the sandbox's files, so they are not read-only
+        Row(
+            "run_shell",
+            "run_shell(command, timeout=60)",
+            "a shell command in the sandbox",
+            _WORKS,
+            "work",
+        ),
+        Row(
+            "run_python_code",
+            "run_python_code(code)",
+            "code in a namespace of its own",
+            _WORKS,
+            "work",
+        ),
+        Row(
+            "file_write_safe",
+            "file_write_safe(path, content)",
+            "a file, whole or not at all",
+            _WORKS,
+            "work",
+        ),
+        Row(
+            "log_append",
+            "log_append(message, log='log')",
+            "a line for logs/NAME.jsonl",
+            _WORKS,
+            "work",
+        ),
+        Row(
+            "benchmark_run",
+            "benchmark_run(code, repeat=5, shell=False)",
+            "how long code takes",
+            _WORKS,
+            "work",
+        ),
+    ),
+}
+"""The rows of each part, in the order of the list for a model."""
+
+
+def tool_of(row: Row, part: object) -> Tool:
+    """Return the tool that a row describes, as a method of this object."""
+    return Tool(
+        name=row.name,
+        function=getattr(part, row.method or row.name),
+        usage=row.usage,
+        description=row.what,
+        **row.facts,
+    )
 
 
 class BuiltinTools:
@@ -43,10 +209,9 @@ class BuiltinTools:
     ) -> None:
         self.sources = Sources(index)
         self.registry = Registry(self.sources, config.approver)
-        self.ledger, self.shown = Ledger(0 if index is None else index.length), Shown(index)
+        self.ledger, self.shown = CoverageLog(0 if index is None else index.length), Shown(index)
         self.cut = CutLists()
-        log, fields = self.registry.log, config.submit_fields
-        self.answers = Answers(config, log, self.ledger, index, fields)
+        self.answers = Answers(config, self.registry.log, self.ledger, index)
         with contextlib.ExitStack() as parts:
             documents = Documents(config.documents, spilled)
             parts.callback(documents.close)
@@ -63,183 +228,70 @@ class BuiltinTools:
                 cut=self.cut,
                 max_results=config.max_grep_results,
             )
-            self._add(_context_tools(context))
-            self._add(_code_tools(search), shown=config.documents is not None)
-            searched = config.documents is not None or index is not None
-            self._add(_document_tools(search), shown=searched)
-            self._add(_archive_tools(archives), shown=config.documents is not None)
-            self._add([_web_tool(Web(config.web))], shown=config.web is not None)
-            self.research = ResearchTools(
-                log,
-                documents,
-                semantic=config.semantic_references,
-                clean=clean,
-                memory=config.memory,
+            self.research = ResearchTools(self.registry.log, documents, config, clean)
+            self._add_rows(
+                config,
+                index,
+                context=context,
+                search=search,
+                archives=archives,
+                web=Web(config.web),
+                research=self.research,
+                answers=self.answers,
+                registry=self.registry,
+                work=WorkTools(config.guard),
             )
-            self._add(self.research.tools())
-            self._add(self._answer_tools(fields))
-            self._add(work_tools(WorkTools(config.guard)), shown=config.work_tools)
-            parts.callback(self.registry.close)
+            parts.callback(self.registry.threads.close)
             self._parts = parts.pop_all()
         self._add_general(config)
 
+    def close(self) -> None:
+        """Release documents, archives and indexes; end the threads, without waiting for a tool."""
+        self._parts.close()
+
+    def _add_rows(
+        self, config: EnvironmentConfig, index: ContextIndex | None, **parts: object
+    ) -> None:
+        """Add the tools of the table, in its order."""
+        there = {
+            "": True,
+            "documents": config.documents is not None,
+            "texts": config.documents is not None or index is not None,
+            "web": config.web is not None,
+            "work": config.work_tools,
+        }
+        for name, rows in TABLE.items():
+            for row in rows:
+                if row.name == "FINAL" and config.submit_fields is not None:
+                    fields = ", ".join(f"{field}=..." for field in config.submit_fields)
+                    what = "give your answer, all fields at once, and end"
+                    row = replace(row, usage=f"SUBMIT({fields})", what=what)  # noqa: PLW2901
+                self.registry.add([tool_of(row, parts[name])], hidden=not there[row.shown])
+
     def _add_general(self, config: EnvironmentConfig) -> None:
         """Add the caller's tools, and those of ours that give way to one of the same name."""
-        given = by_name(config.tools)
-        handlers = {"delegate": config.on_delegate, "escalate": config.on_escalate}
-        for tool, works in routing_tools(handlers):
-            if tool.name not in given:  # a tool of the caller's with that name is the handler
-                self.registry.add([tool], hidden=not works)
-        own = (one for one in deterministic_tools() if one.name not in given)
+        given = by_name(config.tools) if config.tools else {}
+        for name, what in ROUTING.items():
+            if name not in given:  # a tool of the caller's with that name is the handler
+                handler = getattr(config, f"on_{name}")
+                function = refuse_routing(name) if handler is None else handler
+                routing = Tool(name=name, function=function, description=what, **_MODEL)
+                self.registry.add([routing], hidden=handler is None)
+        own = [tool for tool in deterministic_tools() if tool.name not in given]
         self.registry.add(own, hidden=not config.toolbox)
         self.registry.add(given.values())
 
-    def close(self) -> None:
-        """Release documents, archives and indexes."""
-        self._parts.close()
 
-    def _add(self, tools: Iterator[Tool] | list[Tool], *, shown: bool = True) -> None:
-        self.registry.add(tools, hidden=not shown)
-
-    def _answer_tools(self, fields: Mapping[str, type] | None) -> Iterator[Tool]:
-        usage = "FINAL(answer, quotes=[...])"
-        what = "give your answer and end; quotes are passages of the context, word for word"
-        if fields is not None:
-            usage = "SUBMIT({})".format(", ".join(f"{name}=..." for name in fields))
-            what = "give your answer, all fields at once, and end"
-        yield Tool(
-            name="FINAL",
-            function=self.answers.take,
-            usage=usage,
-            description=what,
-            allowed_callers=BOTH,
-        )
-        yield Tool(
-            name="SHOW_TOOLS",
-            function=self.registry.listing,
-            usage="SHOW_TOOLS()",
-            description="this list; help(function) says more",
-            read_only=True,
-        )
+ROUTING = {
+    "delegate": "hand a task to another agent; in a turn of its own",
+    "escalate": "hand the task up, to a stronger agent; in a turn of its own",
+}
+"""Tools that hand a task to another agent, which the caller may provide."""
 
 
-def _exploring(calls: Iterable[Row], **facts: Any) -> Iterator[Tool]:
-    """Yield tools that look at something and change nothing."""
-    for function, usage, what in calls:
-        shared: dict[str, Any] = {"read_only": True, "allowed_callers": BOTH, "explores": True}
-        yield Tool(
-            name=function.__name__,
-            function=function,
-            usage=usage,
-            description=what,
-            **{**shared, **facts},
-        )
+def refuse_routing(name: str) -> Callable[..., Any]:
+    """Return a function that says that there is no other agent."""
 
-
-def _context_tools(context: ContextTools) -> Iterator[Tool]:
-    return _exploring(
-        (
-            (
-                context.peek,
-                "peek(n, start=0), peek(path, n)",
-                "characters of the context, or of a document; a start below 0 is from the end",
-            ),
-            (
-                context.grep,
-                "grep(pattern), grep(path, pattern)",
-                (
-                    "lines that match a regular expression: dicts of line, start, end, text; "
-                    "the list's .total counts all of them"
-                ),
-            ),
-            (context.list_dir, "list_dir(path='.')", "names of documents and of files"),
-        )
-    )
-
-
-def _code_tools(search: SearchTools) -> Iterator[Tool]:
-    return _exploring(
-        (
-            (
-                search.code_search,
-                "code_search(query, k=10)",
-                "functions and classes that fit a question best",
-            ),
-            (
-                search.colgrep,
-                "colgrep(query, pattern=None, k=10)",
-                "functions and classes by meaning, of those that match a regular expression",
-            ),
-        ),
-        source="document",
-    )
-
-
-def _document_tools(search: SearchTools) -> Iterator[Tool]:
-    what = "sections that fit a question best; of the context with start and end"
-    return _exploring(((search.doc_search, "doc_search(query, k=10)", what),), source="document")
-
-
-def _archive_tools(archives: Archives) -> Iterator[Tool]:
-    """Yield the tools; opening an archive closes the one before, so it is not read-only."""
-    opening = (archives.archive_open, "archive_open(path)", "members of a zip, tar, pdf")
-    yield from _exploring((opening,), source="archive", read_only=False)
-    yield from _exploring(
-        (
-            (archives.archive_file, "archive_file(name)", "the text of a member"),
-            (archives.archive_search, "archive_search(text)", "lines of members"),
-        ),
-        source="archive",
-    )
-
-
-def _web_tool(web: Web) -> Tool:
-    what = "the text of a page, from allowed hosts"
-    row = (web.web_fetch, "web_fetch(url)", what)
-    return next(_exploring((row,), source="web", cost="network", allowed_callers=("code",)))
-
-
-def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
-    """Yield llm_query and rlm_query, of those handlers that there are."""
-    if llm is not None:
-        yield Tool(
-            name="llm_query",
-            function=llm,
-            usage="llm_query(prompt), batch_llm_query([prompt, ...])",
-            description="ask a language model about text that is in the prompt; a batch runs at "
-            "once, answers in order; samples=n gives a list of n answers to one prompt",
-            cost="model",
-            source="model",
-            read_only=True,
-        )
-    if rlm is not None:
-        yield Tool(
-            name="rlm_query",
-            function=rlm,
-            usage="rlm_query(task, ctx), batch_rlm_query([{'task': ..., 'ctx': ...}, ...])",
-            description="give a sub-task on a long text to another one like you",
-            cost="model",
-            source="model",
-            allowed_callers=BOTH,
-        )
-
-
-def routing_tools(handlers: Mapping[str, Any]) -> Iterator[tuple[Tool, bool]]:
-    """Yield delegate and escalate, each with whether there is a handler that makes it work."""
-    described = {
-        "delegate": "hand a task to another agent; in a turn of its own",
-        "escalate": "hand the task up, to a stronger agent; in a turn of its own",
-    }
-    for name, what in described.items():
-        handler = handlers.get(name)
-        function = _unrouted(name) if handler is None else handler
-        yield (
-            Tool(name=name, function=function, description=what, cost="model", source="model"),
-            handler is not None,
-        )
-
-
-def _unrouted(name: str) -> Callable[..., Any]:
     def refuse(task: str, to: str | None = None) -> str:  # noqa: ARG001 - as it is called
         raise PermissionError(
             f"{name} is off here: there is no other agent. Go on by yourself, or say in the answer "
@@ -249,17 +301,38 @@ def _unrouted(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def worker_tool(worker: Any) -> Iterator[Tool]:
-    """Yield llm_call, which is refused in words if there is no model to delegate to."""
+def model_tools(llm: Any, rlm: Any, worker: Any) -> Iterator[Tool]:
+    """Yield llm_query and rlm_query, of those handlers that there are, and llm_call.
+
+    llm_call is refused in words if there is no model to delegate to.
+    """
+    if llm is not None:
+        yield Tool(
+            name="llm_query",
+            function=llm,
+            usage="llm_query(prompt), batch_llm_query([prompt, ...])",
+            description="ask a language model about text that is in the prompt; a batch runs at "
+            "once, answers in order; samples=n gives a list of n answers to one prompt",
+            read_only=True,
+            **_MODEL,
+        )
+    if rlm is not None:
+        yield Tool(
+            name="rlm_query",
+            function=rlm,
+            usage="rlm_query(task, ctx), batch_rlm_query([{'task': ..., 'ctx': ...}, ...])",
+            description="give a sub-task on a long text to another one like you",
+            allowed_callers=BOTH,
+            **_MODEL,
+        )
     yield Tool(
         name="llm_call",
         function=_no_worker if worker is None else worker,
         usage="llm_call(prompt)",
         description="delegate a small task to the worker model",
         parameters=({"name": "prompt", "kind": 1, "annotation": "str"},),
-        cost="model",
-        source="model",
         read_only=True,
+        **_MODEL,
     )
 
 

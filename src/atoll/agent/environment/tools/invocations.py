@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import inspect
+import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,11 +14,113 @@ from atoll.concurrency import forks
 from atoll.text.tokens import estimate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+
+LONGEST_ARGUMENT = 500
+LONGEST_RESULT = 700
+"""More than is ever shown: a secret that is cut here is cut off whole when a node is shortened."""
+MAX_ARGUMENTS = 12
+COUNTED = 4_096
+"""Characters of a result whose tokens are counted; of a longer one, in proportion."""
+HASHED = 1 << 18
+"""Characters of a result that its digest covers, beside its length."""
+LARGEST_OWN = 1 << 40
+"""Characters that guest code may say a result from its own files has."""
+_EXCEPTION = re.compile(r"[A-Za-z]\w{0,60}")
+MAX_ITEMS = 200
+"""Items of a list that its text has: max_grep_results is 100."""
+
+
+def arguments_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, object]:
+    """Return what a function is called with, by the names of its parameters, cut.
+
+    What equals its default is left out: `peek(n=100)`, not `peek(n=100, start=0)`.
+    """
+    try:
+        signature = inspect.signature(function)
+        given = signature.bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # wrong arguments, or a function without a signature
+        given = {**dict(zip(map(str, range(len(args))), args, strict=True)), **kwargs}
+        signature = inspect.Signature()
+    kept: dict[str, object] = {}
+    for name, value in given.items():
+        known = signature.parameters.get(name)
+        default = inspect.Parameter.empty if known is None else known.default
+        plain = default is None or isinstance(default, (str, int, float))
+        is_default = plain and type(value) is type(default) and value == default
+        if not is_default and len(kept) < MAX_ARGUMENTS:
+            kept[name] = _cut(value)
+    return kept
+
+
+def result_fields(answer: Any) -> dict[str, Any]:
+    """Return the fields of an Invocation that tell of its result."""
+    text = result_text(answer)
+    tokens = estimate(text[:COUNTED])
+    hashed = f"{len(text)}:{text[:HASHED]}".encode("utf-8", "surrogatepass")
+    return {
+        "found": text[:LONGEST_RESULT],
+        "found_tokens": tokens * max(len(text), COUNTED) // COUNTED,
+        "digest": hashlib.blake2b(hashed, digest_size=8).hexdigest(),
+    }
+
+
+def reported_fields(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same fields of what guest code says that it found in a file of its own."""
+    if failed := told.get("failed"):
+        return {"outcome": failed if _EXCEPTION.fullmatch(str(failed)) else "OSError"}
+    text, size = str(told["text"])[:HASHED], max(0, min(int(told["size"]), LARGEST_OWN))
+    found = result_fields(text)
+    if size > len(text) > 0:
+        found["found_tokens"] = found["found_tokens"] * size // len(text)
+    return found
+
+
+def result_text(answer: Any) -> str:
+    """Return a result as text: of hits one a line, of anything that is not text as it prints."""
+    if answer is None:
+        return ""
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, dict):
+        for name in ("text", "hits", "names", "members"):
+            if answer.get(name) is not None:
+                return result_text(answer[name])
+        return _fields(answer)
+    if isinstance(answer, (list, tuple)):
+        return "\n".join(map(_item, answer[:MAX_ITEMS]))
+    return repr(answer) if isinstance(answer, (int, float, bool)) else type(answer).__name__
+
+
+def _item(one: Any) -> str:
+    if isinstance(one, dict):
+        return str(one["text"]) if "text" in one else _fields(one)
+    return str(_cut(one))
+
+
+def _fields(data: Mapping[Any, Any]) -> str:
+    pairs = list(data.items())[:MAX_ARGUMENTS]
+    return ", ".join(f"{_cut(name)}: {_cut(value)}" for name, value in pairs)
+
+
+def _cut(value: Any) -> Any:
+    """Return a number as it is, the beginning of a text, the type and length of anything else."""
+    if isinstance(value, str):
+        return value[:LONGEST_ARGUMENT]
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else "a large number"
+    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    return f"{type(value).__name__}{size}"
+
 
 KEPT = 10_000
 """Invocations that are kept; the counts are of all."""
-MOST_AWAITED = 64
+MAX_AWAITED = 64
 """Calls whose results guest code may still report: as many as may run side by side."""
 
 
@@ -50,7 +155,7 @@ class Invocation:
     digest: str = ""
     """Of all that it returned: two calls with the same result have the same digest."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return what a trajectory keeps of a call: the same whenever a run is played back."""
         named = ("tool", "caller_type", "chain_id", "chain_index", "outcome", "prefetched")
         return {name: getattr(self, name) for name in named}
@@ -66,17 +171,15 @@ class InvocationLog:
         self._begun, self._before = 0, Counter[str]()
         self._awaited: dict[int, bool] = {}
         self._lock = forks.new_lock()
-        self.parent = ""
-        """The turn that runs now."""
 
-    def add(self, one: Invocation, *, explored: bool) -> int:
+    def add(self, invocation: Invocation, *, explored: bool) -> int:
         """Add a call that has ended and return its number, from 0 on.
 
         `explored` says that it looked into the context.
         """
         with self._lock:
-            self._kept.append(one)
-            self._counts[one.tool] += 1
+            self._kept.append(invocation)
+            self._counts[invocation.tool] += 1
             self._explored += explored
             return self._counts.total() - 1
 
@@ -84,7 +187,7 @@ class InvocationLog:
         """Expect that guest code reports what a call found, as the host could not look there."""
         with self._lock:
             self._awaited[number] = explores
-            while len(self._awaited) > MOST_AWAITED:
+            while len(self._awaited) > MAX_AWAITED:
                 del self._awaited[next(iter(self._awaited))]
 
     def report_result(self, number: int, **fields: Any) -> None:
@@ -108,7 +211,8 @@ class InvocationLog:
 
     def of(self, parent: str) -> tuple[Invocation, ...]:
         """Return the calls of one turn that are kept."""
-        return tuple(one for one in self if one.parent == parent)
+        with self._lock:
+            return tuple([call for call in self._kept if call.parent == parent])
 
     def begin_question(self) -> None:
         """Count anew for another question: earlier calls stay in the log."""
@@ -148,13 +252,13 @@ class InvocationLog:
 
 def sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
     """Return how large each argument is: the length of what has one, 1 of anything else."""
-    named = [*((str(at), one) for at, one in enumerate(args)), *kwargs.items()]
-    return {name: len(one) if hasattr(one, "__len__") else 1 for name, one in named}
+    given: dict[str, Any] = {**dict(zip(map(str, range(len(args))), args, strict=True)), **kwargs}
+    return {name: len(value) if hasattr(value, "__len__") else 1 for name, value in given.items()}
 
 
 def tokens(*values: Any) -> int:
     """Return about how many tokens the texts among some values have."""
-    return sum(estimate(one) for one in values if isinstance(one, str))
+    return sum(estimate(value) for value in values if isinstance(value, str))
 
 
 def shows(answer: Any) -> bool:

@@ -10,19 +10,22 @@ list of functions in a prompt, SHOW_TOOLS(), and the log of calls.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextlib
 import difflib
 import inspect
 import time
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from atoll.agent.environment.research.texts import arguments_of, reported_fields, result_fields
 from atoll.agent.environment.tools import taint
 from atoll.agent.environment.tools.invocations import (
     Invocation,
     InvocationLog,
+    arguments_of,
+    reported_fields,
+    result_fields,
     shows,
     sizes,
     tokens,
@@ -42,11 +45,37 @@ if TYPE_CHECKING:
     from atoll.sandbox.tools import Tool
 
 LONGEST_SUMMARY = 200
-MOST_THREADS = 32
+MAX_THREADS = 32
 LEAST_LIKENESS = 0.8
 """Of a name that does not exist to that of a tool, for the tool to be named (difflib)."""
 CALLING: ContextVar[str | None] = ContextVar("atoll_calling", default=None)
 """The tool whose function runs in this task or thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnContext:
+    """A turn: its name, and the chain and the fetched results that its calls belong to."""
+
+    name: str = ""
+    chain: Chain | None = None
+    """The chain that runs: a turn of structured mode with several calls."""
+    prefetcher: Prefetcher | None = None
+    """The results of calls that were made before guest code asked for them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """A call on its way into the log."""
+
+    tool: Tool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    turn: TurnContext
+    place: int | None = None
+    """Its number in the chain."""
+    started: float = field(default_factory=time.perf_counter)
+    prefetched: Prefetched | None = None
+    answer: Any = None
 
 
 class Registry:
@@ -56,25 +85,23 @@ class Registry:
         self, sources: taint.Sources | None = None, approver: taint.Approver | None = None
     ) -> None:
         self.log = InvocationLog()
-        self.threads = HandlerThreads(MOST_THREADS)
-        self.chain: Chain | None = None
-        """The chain that runs now: a turn of structured mode with several calls."""
-        self.prefetcher: Prefetcher | None = None
-        """The results that were fetched for the turn that runs now."""
+        self.threads = HandlerThreads(MAX_THREADS)
+        self.turn = TurnContext()
+        """The turn that runs now."""
         self._sources, self._approver = sources or taint.Sources(None), approver
         self._tools: dict[str, Tool] = {}
         self._hidden: set[str] = set()
 
     def add(self, tools: Iterable[Tool], *, hidden: bool = False) -> None:
         """Add tools; a hidden one can be called but is in no list."""
-        for one in tools:
-            if one.name in self._tools:
+        for tool in tools:
+            if tool.name in self._tools:
                 raise ConfigError(
-                    f"a tool cannot be called {one.name!r}: the environment has that name"
+                    f"a tool cannot be called {tool.name!r}: the environment has that name"
                 )
-            self._tools[one.name] = one
+            self._tools[tool.name] = tool
             if hidden:
-                self._hidden.add(one.name)
+                self._hidden.add(tool.name)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -88,100 +115,143 @@ class Registry:
 
     def nearest(self, name: str) -> str | None:
         """Return the tool that was meant by a name that does not exist: `Final` is FINAL."""
-        shown = {one.name.lower(): one.name for one in self if one.name not in self._hidden}
+        shown = {tool.name.lower(): tool.name for tool in self if tool.name not in self._hidden}
         close = difflib.get_close_matches(name.lower(), shown, n=1, cutoff=LEAST_LIKENESS)
         return shown[close[0]] if close else None
 
     def handlers(self) -> dict[str, Handler]:
         """Return what the bridge calls for each tool: checked and logged."""
-        self._sources.enabled = any(one.untrusted != "allow" for one in self)
-        return {name: self.logged(one) for name, one in self._tools.items()}
+        handlers: dict[str, Handler] = {}
+        self._sources.enabled = False
+        for name, tool in self._tools.items():
+            handlers[name] = self.logged(tool)
+            self._sources.enabled |= tool.untrusted != "allow"
+        return handlers
 
     def listing(self, without: Collection[str] = ()) -> str:
         """Return the tools for a prompt, one a line: how each is called and what it does."""
-        shown = (one for one in self if one.name not in self._hidden | set(without))
-        return "\n".join(
-            f"- {one.call}: {_one_line(one.summary)}" if one.summary else f"- {one.call}"
-            for one in shown
-        )
+        lines = []
+        for tool in self._tools.values():
+            if tool.name not in self._hidden and tool.name not in without:
+                summary = " ".join(tool.summary.split())[:LONGEST_SUMMARY]
+                lines.append(f"- {tool.call}: {summary}" if summary else f"- {tool.call}")
+        return "\n".join(lines)
 
-    def close(self) -> None:
-        """End the threads; a tool that still runs is not waited for."""
-        self.threads.close()
-
-    def logged(self, one: Tool) -> Handler:
+    def logged(self, tool: Tool) -> Handler:
         """Return a function that checks the arguments, calls the tool, and logs the call."""
-        waits = one.untrusted != "allow" or one.timeout_seconds is not None
-        if inspect.iscoroutinefunction(one.function) or waits:
+        waits = tool.untrusted != "allow" or tool.timeout_seconds is not None
+        if inspect.iscoroutinefunction(tool.function) or waits:
 
-            @wraps(one.function)
+            @wraps(tool.function)
             async def asked(*args: Any, **kwargs: Any) -> Any:
                 if OWN in kwargs:
                     return self._take_report(kwargs[OWN])
-                with _Entry(self, one, args, kwargs) as entry:
-                    found = entry.prefetched
-                    entry.answer = await (self.call(one, *entry.given) if found is None else found)
-                return entry.answer
+                with self._logging(tool, args, kwargs) as call:
+                    work = call.prefetched or self.call(tool, args, kwargs)
+                    call.answer = await work
+                return call.answer
 
             handler: Handler = asked
         else:
 
-            @wraps(one.function)
+            @wraps(tool.function)
             def called(*args: Any, **kwargs: Any) -> Any:
                 if OWN in kwargs:
                     return self._take_report(kwargs[OWN])
-                with _Entry(self, one, args, kwargs) as entry:
-                    found = entry.prefetched
-                    entry.answer = run(one, *entry.given) if found is None else found.result()
-                return entry.answer
+                with self._logging(tool, args, kwargs) as call:
+                    fetched = call.prefetched
+                    call.answer = run(tool, args, kwargs) if fetched is None else fetched.result()
+                return call.answer
 
             handler = called
-        handler.__dict__[DESCRIPTION] = getattr(one, DESCRIPTION)
+        handler.__dict__[DESCRIPTION] = getattr(tool, DESCRIPTION)
         return handler
 
-    async def call(self, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a tool that may wait: for an approver, for a coroutine, for a thread in time."""
-        one.check(args, kwargs)
-        if one.untrusted != "allow":
+        tool.check(args, kwargs)
+        if tool.untrusted != "allow":
             origins = await asyncio.to_thread(self._sources.origins, args, kwargs)
-            await taint.permit(one, args, kwargs, origins, self._approver)
+            await taint.permit(tool, args, kwargs, origins, self._approver)
         try:
-            async with asyncio.timeout(one.timeout_seconds):
-                if not inspect.iscoroutinefunction(one.function):
+            async with asyncio.timeout(tool.timeout_seconds):
+                if not inspect.iscoroutinefunction(tool.function):
                     context = copy_context()
                     return await self.threads.run(
-                        lambda: context.run(run_handler, run, (one, args, kwargs), {})
+                        lambda: context.run(run_handler, run, (tool, args, kwargs), {})
                     )
-                token = CALLING.set(one.name)
+                token = CALLING.set(tool.name)
                 try:
-                    return await one.function(*args, **kwargs)
+                    return await tool.function(*args, **kwargs)
                 finally:
                     CALLING.reset(token)
         except TimeoutError as exc:
-            if one.timeout_seconds is None or exc.args:
+            if tool.timeout_seconds is None or exc.args:
                 raise
-            late = f"{one.name} has not answered in {one.timeout_seconds:g} s"
+            late = f"{tool.name} has not answered in {tool.timeout_seconds:g} s"
             raise TimeoutError(f"{late}: the call was given up") from None
 
-    def settle(self, one: Tool, entry: Invocation, answer: Any) -> Any:
+    @contextlib.contextmanager
+    def _logging(
+        self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Iterator[_Call]:
+        """Refuse a call that its chain does not allow; log how it ends."""
+        claimed, turn = kwargs.pop(INDEX, None), self.turn
+        call = _Call(tool=tool, args=args, kwargs=kwargs, turn=turn)
+        if turn.chain is not None:
+            call.place = turn.chain.place_of(tool, claimed)
+            if why := turn.chain.refusal(tool, self._tools.get(turn.chain.called[0])):
+                self._log(call, "PermissionError")
+                raise PermissionError(why)
+        outcome = "ok"
+        try:
+            if turn.prefetcher is not None:
+                call.prefetched = turn.prefetcher.take(tool, (args, kwargs))
+            yield call
+        except BaseException as exc:
+            outcome = exc.kind if isinstance(exc, HandlerEndedError) else type(exc).__name__
+            if turn.chain is not None:
+                turn.chain.failed(call.place)
+            raise
+        finally:
+            self._log(call, outcome)
+
+    def _log(self, call: _Call, outcome: str) -> None:
         """Log a call that has ended, and remember what an untrusted source has returned.
 
-        Return the answer. If it leaves the look to guest code, it has the number of the call too,
-        by which guest code reports what it found.
+        An answer that leaves the look to guest code gets the number of the call, by which guest
+        code reports what it found.
         """
-        ended = entry.outcome == "ok"
+        tool, answer, fetched = call.tool, call.answer, call.prefetched
         is_own = isinstance(answer, dict) and answer.get(ELSEWHERE) is True
         if is_own and answer.get(REPEATED):
-            return answer  # the same call follows, with what the file has
+            return  # the same call follows, with what the file has
+        chain = call.turn.chain
+        if chain is not None and not chain.is_chain:
+            chain = None
+        took = time.perf_counter() - call.started if fetched is None else fetched.seconds
+        asks, ended = tool.cost == "model", outcome == "ok"
+        entry = Invocation(
+            tool=tool.name,
+            caller_type="code" if chain is None else "chain",
+            chain_id=None if chain is None else chain.chain_id,
+            chain_index=None if chain is None else call.place,
+            parent=call.turn.name,
+            sizes=sizes(call.args, call.kwargs),
+            duration_ms=took * 1000,
+            tokens_in=tokens(*call.args) if asks else 0,
+            tokens_out=tokens(_text(answer)) if asks else 0,
+            outcome=outcome,
+            prefetched=fetched is not None,
+            arguments=arguments_of(tool.function, call.args, call.kwargs),
+            **result_fields(None if is_own else answer),
+        )
+        if ended and tool.source:
+            self._sources.note(tool.name, answer)
+        number = self.log.add(entry, explored=tool.explores and ended and shows(answer))
         if is_own:
-            entry = dataclasses.replace(entry, **result_fields(None))
-        if ended and one.source:
-            self._sources.note(one.name, answer)
-        number = self.log.add(entry, explored=one.explores and ended and shows(answer))
-        if not is_own:
-            return answer
-        self.log.expect_result(number, explores=one.explores)
-        return {**answer, "call": number}
+            self.log.expect_result(number, explores=tool.explores)
+            call.answer = {**answer, "call": number}
 
     def _take_report(self, told: Any) -> None:
         """Log what guest code found in a file of its own, which is as true as guest code is."""
@@ -194,79 +264,16 @@ class Registry:
         self.log.report_result(number, **fields)
 
 
-def run(one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Check the arguments and call a function that blocks."""
-    one.check(args, kwargs)
-    token = CALLING.set(one.name)
+    tool.check(args, kwargs)
+    token = CALLING.set(tool.name)
     try:
-        return one.function(*args, **kwargs)
+        return tool.function(*args, **kwargs)
     finally:
         CALLING.reset(token)
-
-
-class _Entry:
-    """One call on its way into the log."""
-
-    def __init__(
-        self, registry: Registry, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self._registry, self._tool = registry, one
-        self._index = kwargs.pop(INDEX, None)
-        self.given = args, kwargs
-        self.answer: Any = None
-        self.prefetched: Prefetched | None = None
-
-    def __enter__(self) -> Self:
-        registry, one = self._registry, self._tool
-        self._parent, self._started = registry.log.parent, time.perf_counter()
-        self._chain, self._place = registry.chain, None
-        if self._chain is not None:
-            self._place = self._chain.place_of(one, self._index)
-            first = registry.get(self._chain.called[0])
-            if why := self._chain.refusal(one, first):
-                self._log("PermissionError")
-                raise PermissionError(why)
-        if registry.prefetcher is not None:
-            self.prefetched = registry.prefetcher.take(one, *self.given)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        named = (
-            error.kind if isinstance(error, HandlerEndedError) else getattr(kind, "__name__", "")
-        )
-        if named and self._chain is not None:
-            self._chain.failed(self._place)
-        self._log(named or "ok")
-
-    def _log(self, outcome: str) -> None:
-        one, (args, kwargs), found = self._tool, self.given, self.prefetched
-        chain = self._chain if self._chain is not None and self._chain.is_chain else None
-        asks = one.cost == "model"
-        took = time.perf_counter() - self._started if found is None else found.seconds
-        entry = Invocation(
-            tool=one.name,
-            caller_type="code" if chain is None else "chain",
-            chain_id=None if chain is None else chain.chain_id,
-            chain_index=None if chain is None else self._place,
-            parent=self._parent,
-            sizes=sizes(args, kwargs),
-            duration_ms=took * 1000,
-            tokens_in=tokens(*args) if asks else 0,
-            tokens_out=tokens(_text(self.answer)) if asks else 0,
-            outcome=outcome,
-            prefetched=found is not None,
-            arguments=arguments_of(one.function, args, kwargs),
-            **result_fields(self.answer),
-        )
-        self.answer = self._registry.settle(one, entry, self.answer)
 
 
 def _text(answer: Any) -> Any:
     """Return the text of an answer; one with attributes is a dict that begins with its text."""
     return next(iter(answer.values()), "") if isinstance(answer, dict) else answer
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:LONGEST_SUMMARY]

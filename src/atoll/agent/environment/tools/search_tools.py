@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from atoll.agent.retrieval import Hits, Retriever
     from atoll.search.index import ContextIndex
 
-    Search = Callable[[str, int], list[dict[str, Any]]]
+    Search = Callable[[str, int], list[dict[str, object]]]
 
-MOST_FOUND = 100
+MAX_FOUND = 100
 INDEXED_CONTEXT = 4 << 20
 """Characters of a context whose sections are indexed; a longer one is searched for the words."""
-MOST_UNITS = 100_000
+MAX_UNITS = 100_000
 CONTEXT = "context"
 NO_MODEL = "search for words that the text may use; by meaning needs the extra `semantic`"
-MOST_WORDS = 50
+MAX_WORDS = 50
 """Words of a query that a passage is chosen by."""
 SHOWN = 300
 """Characters of a section that a hit shows; its lines tell where the rest is."""
@@ -48,20 +48,22 @@ class SearchTools:
         self._late: Retriever | None = None
         self._lock = forks.new_lock()
 
-    def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+    def code_search(self, query: str, k: int = 10) -> list[dict[str, object]]:
         """The units of code that fit best."""
         return self._search(query, k, "code")
 
-    def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+    def doc_search(self, query: str, k: int = 10) -> list[dict[str, object]]:
         """The sections that fit best."""
         return self._search(query, k, "doc")
 
-    def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[dict[str, Any]]:
+    def colgrep(
+        self, query: str, pattern: str | None = None, k: int = 10
+    ) -> list[dict[str, object]]:
         """The units of code that fit best token by token; with a pattern, those that it matches."""
-        from atoll.agent.retrieval.colgrep import colgrep, open_index  # noqa: PLC0415 - few search
+        from atoll.agent.retrieval.retriever import colgrep, open_index  # noqa: PLC0415 - few search
 
         wanted = arguments.text(query, "query")
-        most = max(1, arguments.count(k, "k", MOST_FOUND))
+        most = max(1, arguments.count(k, "k", MAX_FOUND))
         if self._documents is None:
             raise ValueError("there are no documents to search: use grep for the context")
         with self._lock:
@@ -79,9 +81,9 @@ class SearchTools:
                     one.close()
             self._files = self._texts = self._late = None
 
-    def _search(self, query: str, k: int, kind: str) -> list[dict[str, Any]]:
+    def _search(self, query: str, k: int, kind: str) -> list[dict[str, object]]:
         wanted = arguments.text(query, "query")
-        most = max(1, arguments.count(k, "k", MOST_FOUND))
+        most = max(1, arguments.count(k, "k", MAX_FOUND))
         found = [search(wanted, most) for search in self._searches(kind)]
         if not found:
             raise ValueError("there is nothing to search: no documents, and no context to section")
@@ -103,7 +105,7 @@ class SearchTools:
     def _units(self, retriever: Retriever, kind: str, query: str, most: int) -> list[Any]:
         return self._shown(retriever.search(query, k=most, kind=kind), query, f"{kind}_search")
 
-    def _shown(self, hits: Hits, query: str, call: str) -> list[dict[str, Any]]:
+    def _shown(self, hits: Hits, query: str, call: str) -> list[dict[str, object]]:
         """Return hits for a guest; a model is told once if they were found by words alone."""
         if hits.mode_used == "fts":
             self._remarks.say_once(f"{call} compared words alone: {NO_MODEL}")
@@ -121,12 +123,12 @@ class SearchTools:
         if self._texts is None:
             from atoll.agent.retrieval import Bounds, Retriever  # noqa: PLC0415 - few search
 
-            bounds = Bounds(file_bytes=4 * INDEXED_CONTEXT, units_per_file=MOST_UNITS)
+            bounds = Bounds(file_bytes=4 * INDEXED_CONTEXT, units_per_file=MAX_UNITS)
             self._texts = Retriever({CONTEXT: index.text(0, index.length)}, bounds=bounds)
         return self._texts
 
 
-def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, Any]]:
+def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, object]]:
     from atoll.agent.retrieval.context_search import search_context  # noqa: PLC0415 - few search
 
     return [
@@ -144,10 +146,10 @@ def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, Any]
 
 def _in_turn(found: list[Any]) -> list[Any]:
     """The best of each index first: their scores do not compare."""
-    return [one for rank in zip_longest(*found) for one in rank if one is not None]
+    return [hit for rank in zip_longest(*found) for hit in rank if hit is not None]
 
 
-def _shown_unit(unit: Any, query: str) -> dict[str, Any]:
+def _shown_unit(unit: Any, query: str) -> dict[str, object]:
     """Return a hit; of one in the context, `context[start:end]` is all of it."""
     place = {"start": unit.start, "end": unit.end} if unit.path == CONTEXT else {}
     return {
@@ -164,7 +166,7 @@ def _shown_unit(unit: Any, query: str) -> dict[str, Any]:
 
 def passage(text: str, query: str) -> str:
     """A section from the line on that has most of the query's words, and the one before it."""
-    words = list(dict.fromkeys(query.lower().split()))[:MOST_WORDS]
+    words = list(dict.fromkeys(query.lower().split()))[:MAX_WORDS]
     lines = text.splitlines()
     best = max(range(len(lines)), key=lambda at: _shared(lines[at].lower(), words), default=0)
     return "\n".join(lines[max(0, best - 1) :])

@@ -39,13 +39,13 @@ OVERLAP = 32
 """Characters in a row that an argument shares with a source to count as taken from it."""
 _BLOCK = OVERLAP // 2
 """Every run of 31 characters or more has a whole block that begins at a multiple of 16."""
-MOST_KEPT = 32 << 20
+MAX_KEPT = 32 << 20
 """Characters of sources that are kept to compare with, beside the context."""
-MOST_COMPARED = 100_000
+MAX_COMPARED = 100_000
 """Characters of arguments that are compared; longer ones count as untrusted."""
 SECONDS = 2.0
-_MOST_PLACES = 200
-MOST_VALUES, MANY = 1_000_000, "too many values"
+_MAX_PLACES = 200
+MAX_VALUES, MANY = 1_000_000, "too many values"
 _WITHOUT_TEXT = (bool, int, float, complex, Decimal, Fraction, UUID, date, clock, timedelta, range)
 
 
@@ -104,7 +104,7 @@ class Sources:
                     continue
                 self._texts.append((source, text))
                 self._characters += len(text)
-            while self._characters > MOST_KEPT:
+            while self._characters > MAX_KEPT:
                 self._characters -= len(self._texts.popleft()[1])
                 self._dropped = True
 
@@ -121,9 +121,9 @@ class Sources:
         if not texts:
             return ()
         if dropped:
-            return (_unknown(f"over {MOST_KEPT:,} characters came in, and some were dropped"),)
-        if sum(map(len, texts)) > MOST_COMPARED:
-            return (_unknown(f"the arguments have over {MOST_COMPARED:,} characters"),)
+            return (_unknown(f"over {MAX_KEPT:,} characters came in, and some were dropped"),)
+        if sum(map(len, texts)) > MAX_COMPARED:
+            return (_unknown(f"the arguments have over {MAX_COMPARED:,} characters"),)
         return tuple(self._compare(texts, kept, time.monotonic() + SECONDS))
 
     def _compare(
@@ -150,7 +150,7 @@ def _first(
     """Yield the first piece of a text that a source has too, if there is one."""
     for at in range(0, len(text) - _BLOCK + 1, _BLOCK):
         for number, place in enumerate(places(text[at : at + _BLOCK])):
-            if time.monotonic() > until or number > _MOST_PLACES:
+            if time.monotonic() > until or number > _MAX_PLACES:
                 raise TimeoutError
             before = _common(text[:at][::-1], read(max(0, place - OVERLAP), place)[::-1])
             tail = read(place, place + len(text) - at)
@@ -173,10 +173,10 @@ def _places(text: str, block: str) -> Iterator[int]:
         at = text.find(block, at + 1)
 
 
-def _common(one: str, other: str) -> int:
+def _common(text: str, other: str) -> int:
     """Return how many characters two texts have in common from their beginning on."""
-    pairs = zip(one, other, strict=False)
-    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+    pairs = zip(text, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(text), len(other)))
 
 
 def _unknown(why: str) -> Origin:
@@ -194,7 +194,7 @@ class _Texts:
         waiting, count = [value], 0
         while waiting and not self.unread:
             count += 1
-            if count > MOST_VALUES:
+            if count > MAX_VALUES:
                 self.unread = MANY
             self._walk(waiting.pop(), waiting)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,15 @@ if TYPE_CHECKING:
     from atoll.agent.web import Fetcher, Page, WebPolicy
 
 
+@dataclass
 class Web:
     """Fetches what the policy allows: without one, nothing."""
 
-    def __init__(self, policy: WebPolicy | None) -> None:
-        self._policy = policy
+    policy: WebPolicy | None
 
     async def web_fetch(self, url: str) -> str:
         """A page's text, under its title and address."""
-        if self._policy is None:
+        if self.policy is None:
             raise ValueError(
                 "web_fetch is off here: use the context and the documents, which list_dir() shows. "
                 "(The host can allow them: web=WebPolicy(allow=...))"
@@ -30,7 +31,7 @@ class Web:
     def _fetcher(self) -> Fetcher:
         from atoll.agent.web import Fetcher, WebPolicy  # noqa: PLC0415 - few fetch
 
-        return Fetcher(self._policy or WebPolicy())
+        return Fetcher(self.policy or WebPolicy())
 
 
 def _told(page: Page) -> str:

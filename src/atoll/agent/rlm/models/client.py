@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import ipaddress
 import logging
 import random
 import re
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from atoll.agent.rlm.models import faults, server_words
+from atoll.agent.rlm.models import faults
 from atoll.agent.rlm.models.dialects import Draft
-from atoll.agent.rlm.models.endpoint import Limits
 from atoll.agent.rlm.models.types import Completion, Options, estimated_usage
 from atoll.errors import (
     ConfigError,
@@ -23,12 +24,12 @@ from atoll.errors import (
 )
 from atoll.extras import hint
 from atoll.log import LogEvent, to_stdlib
+from atoll.policy import MIB, check_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from atoll.agent.rlm.models.dialects import Dialect
-    from atoll.agent.rlm.models.endpoint import Address
     from atoll.agent.rlm.models.faults import Fault
     from atoll.agent.rlm.models.prices import Price
     from atoll.agent.rlm.models.transport import Transport
@@ -37,11 +38,84 @@ if TYPE_CHECKING:
 
     Sleep = Callable[[float], Awaitable[None]]
 
+
+DEFAULT_TIMEOUT_SECONDS = 600.0
+DEFAULT_RETRIES = 4
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A server's base URL, which is checked before a key is sent to it."""
+
+    url: str
+    host: str
+    port: int
+    local: bool
+    """Whether it is this machine: no proxy is used, and nothing is paid."""
+
+    @property
+    def place(self) -> str:
+        """Host and port, as error messages name them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        """Return the address in a URL; an error does not repeat the URL, which may have a key."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            raise ConfigError("base_url is not a URL: give http://HOST:PORT/v1") from None
+        if parts.scheme not in DEFAULT_PORTS or not host:
+            raise ConfigError("base_url must begin with http:// or https:// and name a host")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ConfigError("base_url may have no user, password, query or fragment in it")
+        port = port or DEFAULT_PORTS[parts.scheme]
+        return cls(url=url.rstrip("/"), host=host, port=port, local=_is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one call may take."""
+
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """A call with all its retries."""
+    idle_seconds: float = 300.0
+    """Silence in a stream: a model may think for minutes. An answer that is not streamed comes
+    after one long silence, which only `timeout_seconds` ends."""
+    connect_seconds: float = 10.0
+    max_retries: int = DEFAULT_RETRIES
+    max_retry_wait_seconds: float = 60.0
+    """The longest that a server's Retry-After is heeded."""
+    max_bytes: int = 64 * MIB
+    """An answer, as it comes over the wire."""
+    max_event_bytes: int = MIB
+    """One event of a streamed answer."""
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if name != "max_retries":
+                check_positive(name, getattr(self, name))
+        if self.max_retries < 0:
+            raise ConfigError(f"max_retries must be 0 or more, not {self.max_retries}")
+
+
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
-_DISPENSABLE = (
-    "temperature", "stop", "stop_sequences", "max_tokens", "max_completion_tokens",
-    "stream_options", "cache_control",
-)  # fmt: skip
+_DISPENSABLE = tuple(
+    """
+    temperature stop stop_sequences max_tokens max_completion_tokens stream_options
+    cache_control
+""".split()
+)
 _NOT_TAKEN = re.compile(
     r"support|deprecat|unknown|unrecogni|unexpected|extra input|not permitted|not allowed|removed"
 )
@@ -111,7 +185,7 @@ class HttpModel:
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Completion:
-        """The answer, within the limits."""
+        """Return the answer, within the limits."""
         if self._closed:
             raise ModelRefusedError(f"{self.name} has been closed")
         started = time.monotonic()
@@ -139,7 +213,7 @@ class HttpModel:
         return self._completion(messages, outcome, started)
 
     def would_cost(self, usage: Usage) -> float | None:
-        """Dollars, by the price that this model was given."""
+        """Return dollars, by the price that this model was given."""
         return None if self._price is None else self._price.of(usage)
 
     async def close(self) -> None:
@@ -179,7 +253,7 @@ class HttpModel:
             self._log("model_retry", logging.INFO, reason=fault.reason, seconds=round(wait, 3))
             await self._sleep(wait)
 
-    def _body(self, call: Call, without: frozenset[str]) -> dict[str, Any]:
+    def _body(self, call: Call, without: frozenset[str]) -> dict[str, object]:
         streamed, options = call.on_text is not None, call.options
         if self._most_tokens is not None:
             most = min(options.max_tokens or self._most_tokens, self._most_tokens)
@@ -188,7 +262,7 @@ class HttpModel:
             self._model, call.messages, options, stream=streamed, without=without
         )
 
-    async def _attempt(self, body: dict[str, Any], draft: Draft) -> Fault | None:
+    async def _attempt(self, body: Mapping[str, object], draft: Draft) -> Fault | None:
         dialect = self._dialect
         fault = await self._connection().exchange(
             dialect.path, dialect.headers(self._key), body, lambda said: dialect.read(said, draft)
@@ -233,18 +307,18 @@ class HttpModel:
     def _reason(self, fault: Fault, call: Call) -> str:
         """Why it failed, with the server's own words."""
         keys = {self._dialect.key_variable: self._key}
-        told = server_words.shown(fault.told, keys, call.messages)
+        told = faults.shown(fault.told, keys, call.messages)
         return f"{fault.reason}: {told}" if told else fault.reason
 
     def _key_advice(self) -> str:
-        """What to do about a key that is refused, or missing."""
+        """Return what to do about a key that is refused, or missing."""
         name = self._dialect.key_variable
         if self._key:
             return f"The server refused the key in {name}: export a valid one"
         return f"The server wants a key: export {name}=..."
 
     def _reach(self) -> str:
-        """What to check when nothing answers at the address."""
+        """Return what to check when nothing answers at the address."""
         url = self._address.url
         if self._address.local:
             return (
@@ -272,8 +346,8 @@ class HttpModel:
         to_stdlib(LogEvent(name=event, level=level, fields={"model": self.name, **fields}))
 
 
-def _blamed(fault: Fault, body: dict[str, Any], without: frozenset[str]) -> str | None:
-    """The field that the server says it does not take and that can be done without.
+def _blamed(fault: Fault, body: Mapping[str, object], without: frozenset[str]) -> str | None:
+    """Return the field that the server says it does not take and that can be done without.
 
     Models differ in it, and change: newer ones choose their temperature themselves. Stops are
     kept by the Draft, whether a server knows them or not.
@@ -290,18 +364,18 @@ def _blamed(fault: Fault, body: dict[str, Any], without: frozenset[str]) -> str 
     return None
 
 
-def _stated_limit(fault: Fault, body: dict[str, Any]) -> int | None:
+def _stated_limit(fault: Fault, body: Mapping[str, Any]) -> int | None:
     """Return the most tokens of a reply that the server names when it refuses a larger number."""
     sent = next((body[name] for name in _LIMIT_NAMES if name in body), None)
     told = _THOUSANDS.sub("", fault.told[:_LONGEST_TOLD].lower())
     named = any(name in told for name in (*_LIMIT_NAMES, "completion tokens", "output tokens"))
     if fault.status not in _WRONG_FIELD or sent is None or not named:
         return None
-    found = (match for one in _STATED_LIMITS for match in one.findall(told))
-    return next((n for one in found if len(one) < 10 and 0 < (n := int(one)) < sent), None)
+    found = (match for pattern in _STATED_LIMITS for match in pattern.findall(told))
+    return next((n for number in found if len(number) < 10 and 0 < (n := int(number)) < sent), None)
 
 
 def _late(call: Call, wait: float) -> bool:
-    """Whether the wait alone would outlast the deadline."""
+    """Return whether the wait alone would outlast the deadline."""
     deadline = call.deadline
     return deadline is not None and asyncio.get_running_loop().time() + wait >= deadline

@@ -18,7 +18,7 @@ ANTHROPIC_VERSION = "2023-06-01"
 DEFAULT_MAX_TOKENS = 32_000
 """Anthropic requires the field, and hidden reasoning counts."""
 _NEW, _OLD = "max_completion_tokens", "max_tokens"
-_MOST_STOPS = 4
+_MAX_STOPS = 4
 _CACHED = {"cache_control": {"type": "ephemeral"}}
 _FINISHES: dict[str, Finish] = {
     "stop": "stop",
@@ -28,7 +28,7 @@ _FINISHES: dict[str, Finish] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
 }
-_MOST_TOKENS = 1_000_000_000
+_MAX_TOKENS = 1_000_000_000
 
 
 class Draft:
@@ -42,18 +42,18 @@ class Draft:
         self.handed = 0
         """Characters that `on_text` has been given: they cannot be taken back."""
         self._on_text = on_text
-        self._stop = [one for one in stop if one]
+        self._stop = [text for text in stop if text]
         self._longest = max(map(len, self._stop), default=0)
         self._held = ""
         self._stopped = False
         self._parts: list[str] = []
 
     def add(self, text: str) -> None:
-        """The next piece. What may be the beginning of a stop is held back until it is clear."""
+        """Add the next piece; what may be the beginning of a stop text is held back."""
         if self._stopped or not text:
             return
         self._held += plain(text)
-        found = [at for one in self._stop if (at := self._held.find(one)) >= 0]
+        found = [at for text in self._stop if (at := self._held.find(text)) >= 0]
         if found:
             self._stopped = True
             self._hand(min(found))
@@ -67,7 +67,7 @@ class Draft:
         return bool(self._parts or self._held or self._stopped)
 
     def end(self) -> tuple[str, Finish]:
-        """The whole text, and how it ended."""
+        """Return the whole text, and how it ended."""
         self._hand(len(self._held))
         return "".join(self._parts), "stop" if self._stopped else self.finish or "other"
 
@@ -99,14 +99,14 @@ class Dialect(Protocol):
         *,
         stream: bool,
         without: frozenset[str],
-    ) -> dict[str, Any]:
-        """The request, without the fields that the server was found not to take."""
+    ) -> dict[str, object]:
+        """Return the request, without the fields that the server was found not to take."""
 
-    def read(self, said: dict[str, Any], draft: Draft) -> bool:
-        """Take in a whole answer, or one event of it; true: nothing comes after it."""
+    def read(self, said: Mapping[str, Any], draft: Draft) -> bool:
+        """Read a whole answer, or one event of it; return whether it is the last one."""
 
     def usage(self, counts: Mapping[str, Any]) -> Usage | None:
-        """What the server said of tokens; None: nothing."""
+        """Return what the server said of tokens; None: nothing."""
 
 
 class OpenAI:
@@ -133,23 +133,23 @@ class OpenAI:
         *,
         stream: bool,
         without: frozenset[str],
-    ) -> dict[str, Any]:
-        """The request."""
+    ) -> dict[str, object]:
+        """Return the request."""
         limit = self._other_limit if self._limit in without else self._limit
-        said = [{"role": one.role, "content": plain(one.content)} for one in messages]
+        said = [{"role": message.role, "content": plain(message.content)} for message in messages]
         body = {
             "model": model,
             "messages": said,
             limit: options.max_tokens,
             "temperature": options.temperature,
-            "stop": [plain(one) for one in options.stop[:_MOST_STOPS]] or None,
+            "stop": [plain(text) for text in options.stop[:_MAX_STOPS]] or None,
             "stream": stream or None,
             "stream_options": {"include_usage": True} if stream else None,
         }
         return {k: v for k, v in body.items() if v is not None and k not in without}
 
-    def read(self, said: dict[str, Any], draft: Draft) -> bool:
-        """A whole answer has a message, an event the next piece of one."""
+    def read(self, said: Mapping[str, Any], draft: Draft) -> bool:
+        """Read a whole answer, which has a message, or an event with its next piece."""
         choices = said.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices else {}
         message = part(choice, "message") or part(choice, "delta")
@@ -160,7 +160,7 @@ class OpenAI:
         return False  # usage comes after the last piece, and then the end
 
     def usage(self, counts: Mapping[str, Any]) -> Usage | None:
-        """The prompt's count has the cached tokens in it."""
+        """Return the tokens; the prompt's count has the cached ones in it."""
         if "prompt_tokens" not in counts or "completion_tokens" not in counts:
             return None
         details = part(counts, "prompt_tokens_details")
@@ -190,11 +190,11 @@ class Anthropic:
         *,
         stream: bool,
         without: frozenset[str],
-    ) -> dict[str, Any]:
-        """The request."""
+    ) -> dict[str, object]:
+        """Return the request."""
         mark = {} if "cache_control" in without else _CACHED
-        system = "\n\n".join(one.content for one in messages if one.role == "system")
-        stops = [plain(one) for one in options.stop if one.strip()]  # others are refused
+        system = "\n\n".join(message.content for message in messages if message.role == "system")
+        stops = [plain(text) for text in options.stop if text.strip()]  # others are refused
         body = {
             "model": model,
             "max_tokens": options.max_tokens or DEFAULT_MAX_TOKENS,
@@ -206,8 +206,8 @@ class Anthropic:
         }
         return {k: v for k, v in body.items() if v is not None and k not in without}
 
-    def read(self, said: dict[str, Any], draft: Draft) -> bool:
-        """A whole message, or one event of it. Events that are not known are passed over."""
+    def read(self, said: Mapping[str, Any], draft: Draft) -> bool:
+        """Read a whole message, or one event of it; unknown events are ignored."""
         kind = said.get("type")
         if kind == "content_block_delta":
             delta = part(said, "delta")
@@ -221,7 +221,7 @@ class Anthropic:
         return kind == "message_stop"
 
     def usage(self, counts: Mapping[str, Any]) -> Usage | None:
-        """The prompt's count has no cached tokens in it: they are added."""
+        """Return the tokens; the prompt's count lacks the cached ones, which are added."""
         if "input_tokens" not in counts or "output_tokens" not in counts:
             return None
         cached = count(counts, "cache_read_input_tokens")
@@ -234,19 +234,19 @@ class Anthropic:
         )
 
 
-def _turns(messages: Sequence[Message], mark: dict[str, Any]) -> list[dict[str, Any]]:
+def _turns(messages: Sequence[Message], mark: Mapping[str, Any]) -> list[dict[str, Any]]:
     """User and assistant in turn. A conversation that goes on is cached up to here.
 
     The first question is not: most of them are asked once, and writing to the cache is paid for.
     """
     turns: list[dict[str, Any]] = []
-    for one in messages:
-        if one.role == "system" or not one.content.strip():  # an empty text is refused
+    for message in messages:
+        if message.role == "system" or not message.content.strip():  # an empty text is refused
             continue
-        if turns and turns[-1]["role"] == one.role:
-            turns[-1]["content"].append(_text(one.content))
+        if turns and turns[-1]["role"] == message.role:
+            turns[-1]["content"].append(_text(message.content))
         else:
-            turns.append({"role": one.role, "content": [_text(one.content)]})
+            turns.append({"role": message.role, "content": [_text(message.content)]})
     if not turns or turns[0]["role"] != "user":
         raise ConfigError("the first message after those of the system must be the user's")
     if len(turns) > 1:
@@ -259,33 +259,33 @@ def _text(text: str) -> dict[str, Any]:
 
 
 def finish_of(reason: object) -> Finish | None:
-    """How an answer ended, in one language for all; None: it has not."""
+    """Return how an answer ended, in the same words for all servers; None if it has not."""
     return _FINISHES.get(reason, "other") if isinstance(reason, str) else None
 
 
 def count(counts: Mapping[str, Any], name: str) -> int:
-    """A number of tokens that a server gave; 0 for what cannot be one."""
+    """Return a number of tokens that a server gave; 0 for what cannot be one."""
     value = counts.get(name)
-    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else 0
+    return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
 
 
-def part(value: Any, name: str) -> dict[str, Any]:
-    """A field that should be an object; empty where it is not."""
+def part(value: Any, name: str) -> Mapping[str, Any]:
+    """Return a field that should be an object; empty where it is not."""
     found = value.get(name) if isinstance(value, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: a string, or parts of which some are text."""
+    """Return the text of a message's content: a string, or parts of which some are text."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     texts = [
-        one.get("text") for one in parts if isinstance(one, dict) and one.get("type") == "text"
+        part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"
     ]
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def plain(text: str) -> str:
-    """The text with what no UTF-8 can hold made into `?`: half characters out of bad JSON."""
+    """Return the text with lone surrogates, which UTF-8 cannot encode, as `?`."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -12,37 +12,73 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.agent.trajectory import terminal_text
 from atoll.errors import (
     ModelRefusedError,
     ModelReplyError,
     ModelTimeoutError,
     ModelUnavailableError,
 )
+from atoll.text.redact import SHORTEST_KNOWN, Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from atoll.agent.rlm.models.types import Message
     from atoll.errors import ModelError
+
+
+LONGEST = 300
+RUN = 16
+"""Least characters that the server's words and a prompt have in common if one quotes the other."""
+_READ = 1 << 16
+_SHOWN_RANGE = 2 * LONGEST
+_PROMPT = "[prompt]"
+
+
+def shown(told: str, keys: Mapping[str, str | None], messages: Sequence[Message]) -> str:
+    """Return the server's words in quotation marks; "" if it said nothing, or sent HTML."""
+    if not told.strip() or told.lstrip().startswith("<"):
+        return ""
+    known = {name: key for name, key in keys.items() if key and len(key) >= SHORTEST_KNOWN}
+    line = " ".join(Redactor(known).redact(told[:_READ]).split())
+    line = _without_prompt(line[:_SHOWN_RANGE], messages)
+    return f"“{terminal_text.clip(terminal_text.line(line), LONGEST)}”"
+
+
+def _without_prompt(line: str, messages: Sequence[Message]) -> str:
+    """Replace what the line has in common with a message: RUN characters, or a short message."""
+    prompts = [" ".join(message.content.split()) for message in messages]
+    quoted = bytearray(len(line))
+    for prompt in prompts:
+        run = min(RUN, max(len(prompt), SHORTEST_KNOWN))
+        for at in range(len(line) - run + 1):
+            if line[at : at + run] in prompt:
+                quoted[at : at + run] = b"\1" * run
+    parts = [
+        _PROMPT * (at == 0 or not quoted[at - 1]) if quoted[at] else char
+        for at, char in enumerate(line)
+    ]
+    return "".join(parts)
+
 
 TOO_LONG = "context_length_exceeded"
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 _TRANSIENT_CODES = frozenset(
-    {
-        "api_error", "engine_overloaded", "internal_error", "overloaded_error",
-        "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error",
-        "unavailable_error",
-    }
-)  # fmt: skip
+    """
+    api_error engine_overloaded internal_error overloaded_error rate_limit_error
+    rate_limit_exceeded server_error timeout_error unavailable_error
+""".split()
+)
 _LASTING_CODES = frozenset(
-    {
-        "authentication_error", "billing_error", "billing_hard_limit_reached",
-        "content_filter", "content_policy_violation", TOO_LONG, "exceed_context_size_error",
-        "insufficient_quota", "invalid_api_key", "invalid_request_error", "invalid_value",
-        "model_not_found", "not_found_error", "not_supported_error", "permission_error",
-        "request_too_large", "string_above_max_length", "unsupported_parameter",
-        "unsupported_value",
-    }
-)  # fmt: skip
+    f"""
+    authentication_error billing_error billing_hard_limit_reached content_filter
+    content_policy_violation {TOO_LONG} exceed_context_size_error insufficient_quota
+    invalid_api_key invalid_request_error invalid_value model_not_found not_found_error
+    not_supported_error permission_error request_too_large string_above_max_length
+    unsupported_parameter unsupported_value
+""".split()
+)
 UNPAID = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 _TOO_LONG_WORDS = ("prompt is too long", "maximum context length", "context window", "context size")
 
@@ -64,14 +100,14 @@ class Fault:
     """The server's own words. SECURITY: shown only by `server_words`."""
 
     def error(self, message: str) -> ModelError:
-        """What to raise."""
+        """Return what to raise."""
         if issubclass(self.kind, ModelRefusedError):
             return self.kind(message, status=self.status, code=self.code)
         return self.kind(message)
 
 
 def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
-    """An answer that is not a success."""
+    """Return the fault of an answer whose status is not a success."""
     code, told = _said(body)
     retry = (status in _TRANSIENT_STATUS or status >= 500) and code not in UNPAID
     return Fault(
@@ -86,7 +122,7 @@ def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
 
 
 def in_answer(answer: Mapping[str, Any]) -> Fault | None:
-    """The error that an answer or an event is, if it is one: the status was a success."""
+    """Return the error inside a body with a status of success, if there is one."""
     if not answer.get("error"):
         return None
     code, told = _said(answer)
@@ -106,17 +142,17 @@ def unreachable(what: str) -> Fault:
 
 
 def silent(seconds: float) -> Fault:
-    """A stream that stopped."""
+    """Return the fault of a stream that stopped."""
     return Fault(kind=ModelTimeoutError, reason=f"silent for {seconds:g} s", retry=True)
 
 
 def broken(what: str, *, retry: bool = False) -> Fault:
-    """An answer that cannot be read."""
+    """Return the fault of an answer that cannot be read."""
     return Fault(kind=ModelReplyError, reason=what, retry=retry)
 
 
 def _said(body: Any) -> tuple[str, str]:
-    """The code of an error, if it is a known one, and the server's own words."""
+    """Return the code of an error, if it is a known one, and the server's own words."""
     if not isinstance(body, dict):
         return "", body if isinstance(body, str) else ""
     error = body.get("error")
@@ -127,7 +163,9 @@ def _said(body: Any) -> tuple[str, str]:
     told = told if isinstance(told, str) else ""
     given = [error.get("code"), error.get("type")]
     known = [
-        one for one in given if isinstance(one, str) and one in _TRANSIENT_CODES | _LASTING_CODES
+        item
+        for item in given
+        if isinstance(item, str) and item in _TRANSIENT_CODES | _LASTING_CODES
     ]
     code = known[0] if known else ""
     if "exceed_context_size_error" in known or _is_too_long(code, told):
@@ -137,7 +175,7 @@ def _said(body: Any) -> tuple[str, str]:
 
 def _is_too_long(code: str, told: str) -> bool:
     words = told.lower()
-    return code in {"", "invalid_request_error"} and any(one in words for one in _TOO_LONG_WORDS)
+    return code in {"", "invalid_request_error"} and any(text in words for text in _TOO_LONG_WORDS)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

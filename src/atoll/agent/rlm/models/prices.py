@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.config import prices_file_from_environment
+from atoll.config import expand_home, variable
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Price:
     long_output: float = 1.5
 
     def of(self, usage: Usage) -> float:
-        """What that usage costs."""
+        """Return what that usage costs."""
         plain = max(0, usage.input_tokens - usage.cached_tokens - usage.written_tokens)
         written = self.input if self.written is None else self.written
         read = plain * self.input + usage.cached_tokens * self.cached
@@ -54,7 +54,7 @@ FREE = Price(0.0, 0.0, 0.0)
 def price_of(
     name: str, *, local: bool = False, prices: Mapping[str, Price] | None = None
 ) -> Price | None:
-    """The price of `provider/model` or a dated snapshot of it; None: not priced.
+    """Return the price of `provider/model` or a dated snapshot of it; None: not priced.
 
     What `prices` or the file of ATOLL_PRICES says comes first. A model on this machine is free.
     """
@@ -81,8 +81,8 @@ def load(path: Path) -> dict[str, Price]:
 
 
 def _from_environment() -> dict[str, Price]:
-    path = prices_file_from_environment()
-    return load(path) if path is not None else {}
+    path = variable("ATOLL_PRICES")
+    return load(expand_home(path).absolute()) if path else {}
 
 
 def _price(path: Path, name: str, row: Any) -> Price:
@@ -94,7 +94,7 @@ def _price(path: Path, name: str, row: Any) -> Price:
     return Price(**{"cached": row["input"], **row})
 
 
-def _are_prices(row: dict[str, Any]) -> bool:
+def _are_prices(row: Mapping[str, Any]) -> bool:
     return all(type(value) in {int, float} and 0 <= value < 1e9 for value in row.values())
 
 

@@ -2,22 +2,181 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
+import hashlib
+import json
 import os
 import weakref
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from atoll.agent.rlm.models.exchange import Exchange, request_of, unknown
+from atoll import errors
+from atoll.agent.rlm.models.types import Completion, Message, Options, Usage
 from atoll.concurrency import forks
 from atoll.errors import ModelError, ModelRecordError, RecordUnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from atoll.agent.rlm.models.exchange import Request
-    from atoll.agent.rlm.models.types import Completion, Message, Model, OnText, Usage
+    from atoll.agent.rlm.models.types import Model, OnText
+
+
+VERSION = 1
+_EXCERPT = 40
+_FACTS = ("status", "code", "received")
+"""What an error knows besides its message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What was asked, of whom."""
+
+    model: str
+    messages: tuple[Message, ...]
+    options: Options
+
+    def as_json(self) -> dict[str, object]:
+        """In the one form that is hashed and kept."""
+        return {
+            "model": self.model,
+            "messages": [[message.role, message.content] for message in self.messages],
+            "options": dataclasses.asdict(self.options),
+        }
+
+    @property
+    def hash(self) -> str:
+        """The same for the same request, whenever and wherever it is made."""
+        text = json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """A request, and what came of it."""
+
+    request: Request
+    reply: Completion | ModelError
+
+    def line(self) -> bytes:
+        """As it stands in a record."""
+        row = {"version": VERSION, "hash": self.request.hash, "request": self.request.as_json()}
+        if isinstance(self.reply, Completion):
+            row["reply"] = dataclasses.asdict(self.reply)
+        else:
+            row["error"] = _error_row(self.reply)
+        return json.dumps(row).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, line: bytes) -> Exchange:
+        """Return the exchange of a record's line; ValueError if the line is not one."""
+        try:
+            row = json.loads(line)
+            if row["version"] != VERSION:
+                raise ValueError(f"version {row['version']!r}, not {VERSION}")
+            request = _request(row["request"])
+            if row["hash"] != request.hash:
+                raise ValueError("its hash is not that of its request")
+            reply = _error(**row["error"]) if "error" in row else _completion(row["reply"])
+        except (KeyError, TypeError, AttributeError, RecursionError) as exc:
+            raise ValueError(f"{type(exc).__name__}: {exc}") from None
+        return cls(request=request, reply=reply)
+
+
+def difference(asked: Request, recorded: Request) -> str:
+    """Return the first thing in which two requests differ, in words."""
+    if asked.model != recorded.model:
+        return f"the model: recorded {recorded.model!r}, asked {asked.model!r}"
+    if asked.options != recorded.options:
+        return f"the options: recorded {recorded.options}, asked {asked.options}"
+    at = common(asked, recorded)
+    if at == len(recorded.messages) or at == len(asked.messages):
+        had, has = len(recorded.messages), len(asked.messages)
+        return f"the number of messages: recorded {had}, asked {has}; the first {at} are the same"
+    one, other = recorded.messages[at], asked.messages[at]
+    if one.role != other.role:
+        return f"message {at}: recorded from {one.role!r}, asked from {other.role!r}"
+    return f"message {at} ({one.role}), {_where(one.content, other.content)}"
+
+
+def common(request: Request, other: Request) -> int:
+    """Return how many messages at the beginning are the same."""
+    pairs = zip(request.messages, other.messages, strict=False)
+    return next(
+        (at for at, (a, b) in enumerate(pairs) if a != b), min(map(_length, (request, other)))
+    )
+
+
+def _nearness(request: Request, other: Request) -> tuple[int, ...]:
+    """Return what a record has in common with a request, the weightiest first."""
+    same = sum(a == b for a, b in zip(request.messages, other.messages, strict=False))
+    fewer = -abs(len(request.messages) - len(other.messages))
+    return request.model == other.model, common(request, other), same, fewer
+
+
+def _length(request: Request) -> int:
+    return len(request.messages)
+
+
+def _where(recorded: str, asked: str) -> str:
+    pairs = enumerate(zip(recorded, asked, strict=False))
+    at = next((at for at, (a, b) in pairs if a != b), min(len(recorded), len(asked)))
+    start = max(0, at - _EXCERPT // 2)
+    shown = [repr(text[start : start + _EXCERPT]) for text in (recorded, asked)]
+    return f"character {at}: recorded {shown[0]}, asked {shown[1]}"
+
+
+def _request(row: Mapping[str, Any]) -> Request:
+    options = row["options"]
+    return Request(
+        model=row["model"],
+        messages=tuple(Message(role, content) for role, content in row["messages"]),
+        options=Options(**{**options, "stop": tuple(options["stop"])}),
+    )
+
+
+def _completion(row: Mapping[str, Any]) -> Completion:
+    return Completion(**{**row, "usage": Usage(**row["usage"])})
+
+
+def _error_row(error: ModelError) -> dict[str, object]:
+    facts = {name: getattr(error, name) for name in _FACTS if hasattr(error, name)}
+    return {"kind": type(error).__name__, "message": str(error), "facts": facts}
+
+
+def _error(kind: str, message: str, facts: Mapping[str, Any]) -> ModelError:
+    """Return the error that was raised; one of somebody else's making is a ModelError."""
+    found: Any = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, ModelError):
+        error: ModelError = found(message, **facts)
+        return error
+    return ModelError(message)
+
+
+def request_of(
+    model: str,
+    messages: Sequence[Message],
+    max_tokens: int | None,
+    temperature: float | None,
+    stop: Sequence[str],
+) -> Request:
+    """Return the request that a call of `complete` is."""
+    options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
+    return Request(model=model, messages=tuple(messages), options=options)
+
+
+def unknown(asked: Request, kept: Sequence[Request], where: str) -> ModelRecordError:
+    """Return what to say of a request that no record has."""
+    if not kept:
+        return ModelRecordError(f"{where} has no exchange in it")
+    nearest = max(kept, key=lambda exchange: _nearness(exchange, asked))
+    return ModelRecordError(
+        f"{where} has no such request. The nearest differs in {difference(asked, nearest)}. "
+        "Record it anew where that is meant to be"
+    )
+
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -54,7 +213,7 @@ class Recorder:
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Completion:
-        """What the model answers, once it is recorded; its errors too."""
+        """Return what the model answers, once it is recorded; its errors too."""
         request = request_of(self.name, messages, max_tokens, temperature, stop)
         try:
             reply = await self._model.complete(
@@ -96,7 +255,7 @@ class Recorder:
 
 
 def _write_whole(fd: int, line: bytes) -> None:
-    """All of a line or nothing of it: half a line would spoil the next one."""
+    """Write a whole line, or nothing of it: half a line would spoil the next one."""
     size = os.fstat(fd).st_size
     left = memoryview(line)
     try:
@@ -125,17 +284,17 @@ class Replay:
         self._requests: dict[str, Request] = {}
         self._counts: dict[str, int] = {}
         self._lock = forks.new_lock()
-        for one in exchanges:
-            if one.request.model != self.name:
+        for exchange in exchanges:
+            if exchange.request.model != self.name:
                 continue
-            key = one.request.hash
-            self._requests[key] = one.request
-            self._replies.setdefault(key, deque()).append(one.reply)
+            key = exchange.request.hash
+            self._requests[key] = exchange.request
+            self._replies.setdefault(key, deque()).append(exchange.reply)
             self._counts[key] = self._counts.get(key, 0) + 1
 
     @property
     def left(self) -> int:
-        """Replies that nobody has asked for yet: 0 after a run that was the same."""
+        """Replies that were not asked for yet: 0 after a run that was the same."""
         with self._lock:
             return sum(map(len, self._replies.values()))
 
@@ -148,7 +307,7 @@ class Replay:
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Completion:
-        """The reply that is recorded for this request."""
+        """Return the reply that is recorded for this request."""
         reply = self._take(request_of(self.name, messages, max_tokens, temperature, stop))
         if isinstance(reply, ModelError):
             raise reply
@@ -157,7 +316,7 @@ class Replay:
         return reply
 
     def would_cost(self, usage: Usage) -> float | None:  # noqa: ARG002 - nothing is asked
-        """A replay costs nothing; its answers tell what they did cost."""
+        """Return 0: a replay costs nothing; its answers say what they did cost."""
         return 0.0
 
     async def close(self) -> None:

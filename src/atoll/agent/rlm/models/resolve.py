@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll import config
 from atoll.agent.rlm.models import dialects, prices
-from atoll.agent.rlm.models.client import HttpModel
-from atoll.agent.rlm.models.endpoint import (
+from atoll.agent.rlm.models.client import (
     DEFAULT_RETRIES,
     DEFAULT_TIMEOUT_SECONDS,
     Address,
+    HttpModel,
     Limits,
 )
-from atoll.agent.rlm.models.local.server import LocalModel
+from atoll.agent.rlm.models.local import LocalModel
 from atoll.agent.rlm.models.recorded import Replay
 from atoll.agent.rlm.models.scripted import FunctionModel
-from atoll.config import model_address_from_environment, model_key_from_environment
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def resolve(
     limits: Limits | None = None,
     price_table: Mapping[str, prices.Price] | None = None,
 ) -> Model:
-    """The model of that name; one that is a Model already is handed back.
+    """Return the model of that name; one that is a Model already is handed back.
 
     Keys and addresses come from this process's environment. `limits` are instead of the two.
     """
@@ -87,7 +87,7 @@ def resolve(
     kind, provider = _provider(model)
     address = Address.parse(_address(model, provider, base_url))
     official = address.url == provider.address
-    key = model_key_from_environment(provider.key_variable) if provider.key_variable else None
+    key = config.variable(provider.key_variable or "") or None
     if key is None and provider.key_needed and official:
         raise ConfigError(f"{model} needs a key. Type: export {provider.key_variable}=...")
     return HttpModel(
@@ -126,7 +126,7 @@ def resolve_both(model: AnyModel, sub_model: AnyModel | None, base_url: str | No
     main = resolve(model, base_url=base_url)
     if sub_model is None or sub_model == model:
         return Models(main, main)
-    providers = {one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)}
+    providers = {name.partition("/")[0] for name in (model, sub_model) if isinstance(name, str)}
     shared = len(providers) == 1
     return Models(main, resolve(sub_model, base_url=base_url if shared else None))
 
@@ -147,15 +147,13 @@ def _given(model: Any) -> Model:
 def _provider(model: str) -> tuple[str, Provider]:
     kind, _, name = model.partition("/")
     if kind not in PROVIDERS or not name:
-        known = ", ".join(f"{one}/..." for one in [*PROVIDERS, "replay"])
+        known = ", ".join(f"{name}/..." for name in [*PROVIDERS, "replay"])
         raise ConfigError(f"no model {model!r}: a name is provider/model, one of {known}, or local")
     return kind, PROVIDERS[kind]
 
 
 def _address(model: str, provider: Provider, base_url: str | None) -> str:
-    variable = provider.address_variable
-    found = base_url or (model_address_from_environment(variable) if variable else None)
-    found = found or provider.address
+    found = base_url or config.variable(provider.address_variable or "") or provider.address
     if found is None:
         raise ConfigError(f"{model} needs base_url, such as http://127.0.0.1:8000/v1")
     return found.rstrip("/")

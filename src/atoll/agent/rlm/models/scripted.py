@@ -58,7 +58,7 @@ class ScriptedModel:
 
     @property
     def left(self) -> int:
-        """Replies that nobody has asked for yet."""
+        """Replies that were not asked for yet."""
         return max(0, len(self._replies) - len(self.asked))
 
     async def complete(
@@ -70,7 +70,7 @@ class ScriptedModel:
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Completion:
-        """The next reply, cut at the first stop."""
+        """Return the next reply, cut at the first stop."""
         started = time.monotonic()
         options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
         reply = self._next(
@@ -95,7 +95,7 @@ class ScriptedModel:
         )
 
     def would_cost(self, usage: Usage) -> float | None:  # noqa: ARG002 - the same for all
-        """What every call costs."""
+        """Return what every call costs."""
         return self._usd
 
     async def close(self) -> None:
@@ -169,7 +169,7 @@ def as_text(messages: Sequence[Message]) -> str:
     """Return a conversation as one text; a single message as it is."""
     if len(messages) == 1:
         return messages[0].content
-    return "\n\n".join(f"[{one.role}]\n{one.content}" for one in messages)
+    return "\n\n".join(f"[{message.role}]\n{message.content}" for message in messages)
 
 
 def _takes_text(function: Callable[..., Any]) -> bool:

@@ -13,12 +13,12 @@ from atoll.agent.rlm.models import faults
 from atoll.egress import certificates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from atoll.agent.rlm.models.endpoint import Address, Limits
+    from atoll.agent.rlm.models.client import Address, Limits
     from atoll.agent.rlm.models.faults import Fault
 
-    Take = Callable[[dict[str, Any]], bool]
+    Take = Callable[[Mapping[str, Any]], bool]
     """Given the answer, or each event of it; true: there is no more to come."""
 
 _ERROR_BYTES = 64 * 1024
@@ -55,7 +55,7 @@ class Transport:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def exchange(
-        self, path: str, headers: dict[str, str], body: dict[str, Any], take: Take
+        self, path: str, headers: dict[str, str], body: Mapping[str, object], take: Take
     ) -> Fault | None:
         """Send `body`, hand what comes to `take`; None: an answer came to its end."""
         try:
@@ -88,12 +88,12 @@ class Transport:
         return self._client
 
     def _trusted(self) -> ssl.SSLContext | bool:
-        """The usual authorities; none where nothing is encrypted, as reading them takes time."""
+        """Return the usual authorities; none without encryption, as reading them takes time."""
         plain = self._address.local and self._address.url.startswith("http:")
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
 
     def _timeout(self, *, streamed: bool) -> httpx2.Timeout:
-        """The whole call has a deadline of its own, of whoever calls this."""
+        """Return httpx's time limits; the caller has a deadline for the whole call."""
         idle = self._limits.idle_seconds
         return httpx2.Timeout(
             connect=self._limits.connect_seconds,

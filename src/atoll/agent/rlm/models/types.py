@@ -1,4 +1,4 @@
-"""What is said to a language model and what comes back: shared by all who call one or are one."""
+"""Messages to a language model, its replies, and the interface of a model."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ class Model(Protocol):
         stop: Sequence[str] = (),
         on_text: OnText | None = None,
     ) -> Completion:
-        """The answer to `messages`; with `on_text`, handed on piece by piece as it comes."""
+        """Return the answer to `messages`; with `on_text`, handed on piece by piece as it comes."""
 
     def would_cost(self, usage: Usage) -> float | None:
-        """Dollars that a call of this usage costs; None: not priced."""
+        """Return dollars that a call of this usage costs; None: not priced."""
 
     async def close(self) -> None:
         """Let go of connections and files. Nothing may be asked afterwards."""
@@ -99,5 +99,5 @@ class Model(Protocol):
 
 def estimated_usage(messages: Sequence[Message], text: str) -> Usage:
     """Return a guess at the tokens of a call, where a server does not count them."""
-    prompt = sum(tokens.estimate(one.content) + TOKENS_PER_MESSAGE for one in messages)
+    prompt = sum(tokens.estimate(message.content) + TOKENS_PER_MESSAGE for message in messages)
     return Usage(input_tokens=prompt, output_tokens=tokens.estimate(text), estimated=True)

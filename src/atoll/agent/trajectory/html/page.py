@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from atoll.agent.trajectory import words
 from atoll.agent.trajectory.events import Explored, FinalGiven, RunEnded, RunStarted
-from atoll.agent.trajectory.html import bars
-from atoll.agent.trajectory.html.graph import graph
-from atoll.agent.trajectory.html.steps import Steps
-from atoll.agent.trajectory.html.texts import Texts, one
+from atoll.agent.trajectory.html import steps
+from atoll.agent.trajectory.html.steps import Steps, Texts, graph, one
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ def _state(node: Node) -> str:
 
 
 def _answer(node: Node, texts: Texts) -> Iterator[str]:
-    finals = [one.event for one in node.children if isinstance(one.event, FinalGiven)]
+    finals = [child.event for child in node.children if isinstance(child.event, FinalGiven)]
     error = node.end.error if isinstance(node.end, RunEnded) else None
     yield "<section>\n<h2>Answer</h2>\n"
     if error:
@@ -114,7 +112,7 @@ def _answer(node: Node, texts: Texts) -> Iterator[str]:
     yield f'<pre class="answer">{texts.many(final.text, ANSWER_CAP)}</pre>\n'
     yield from evidence(final)
     if final.coverage:
-        yield f"<h3>Seen of the context</h3>\n{bars.coverage(final.coverage)}"
+        yield f"<h3>Seen of the context</h3>\n{steps.coverage(final.coverage)}"
     yield "</section>\n"
 
 

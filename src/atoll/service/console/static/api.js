@@ -19,23 +19,38 @@ export async function call(method, path, { body, raw, accept, range, signal, typ
   if (accept) headers.accept = accept;
   if (range) headers.range = `bytes=0-${range - 1}`;
   const binary = body instanceof Blob || body instanceof ArrayBuffer || typeof body === "string";
-  if (body !== undefined) headers["content-type"] = type ?? (binary ? "application/octet-stream" : "application/json");
+  if (body !== undefined)
+    headers["content-type"] = type ?? (binary ? "application/octet-stream" : "application/json");
   const full = path.startsWith("/console") || path.startsWith("/health") ? path : `/api/v1${path}`;
   let response;
   try {
-    response = await fetch(full, { method, headers, signal, credentials: "same-origin", body: body === undefined || binary ? body : JSON.stringify(body) });
+    response = await fetch(full, {
+      method,
+      headers,
+      signal,
+      credentials: "same-origin",
+      body: body === undefined || binary ? body : JSON.stringify(body),
+    });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { detail: "The service cannot be reached. Is `atoll serve` still running?", code: "unreachable" });
+    throw new Problem(0, {
+      detail: "The service cannot be reached. Is `atoll serve` still running?",
+      code: "unreachable",
+    });
   }
-  if (!response.ok && !(response.status === 503 && path.startsWith("/health"))) throw await problem(response);
+  if (!response.ok && !(response.status === 503 && path.startsWith("/health")))
+    throw await problem(response);
   if (raw) return response;
   return response.status === 204 ? null : response.json();
 }
 
 async function problem(response) {
   let body = {};
-  try { body = await response.json(); } catch { /* an answer that is no JSON is told by its status */ }
+  try {
+    body = await response.json();
+  } catch {
+    /* an answer that is no JSON is told by its status */
+  }
   if (response.status === 401) bus.dispatchEvent(new Event("signedout"));
   return new Problem(response.status, body);
 }
@@ -51,7 +66,11 @@ export async function* events(path, { after = 0, last = ["result", "fault", "end
   for (let failures = 0; ;) {
     try {
       const joined = `${path}${path.includes("?") ? "&" : "?"}after=${after}`;
-      const response = await call("GET", joined, { raw: true, accept: "application/x-ndjson", signal });
+      const response = await call("GET", joined, {
+        raw: true,
+        accept: "application/x-ndjson",
+        signal,
+      });
       for await (const event of lines(response.body)) {
         failures = 0;
         if (event.seq) after = event.seq;
@@ -61,7 +80,8 @@ export async function* events(path, { after = 0, last = ["result", "fault", "end
       }
       return;
     } catch (error) {
-      if (signal?.aborted || (error instanceof Problem && error.status !== 0 && error.status < 500)) throw error;
+      if (signal?.aborted || (error instanceof Problem && error.status !== 0 && error.status < 500))
+        throw error;
       if (failures >= RETRY_MS.length) throw error;
       await pause(RETRY_MS[failures++], signal);
     }
@@ -84,15 +104,31 @@ async function* lines(body) {
 export function pause(time, signal) {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(resolve, time);
-    signal?.addEventListener("abort", () => { clearTimeout(timer); reject(new DOMException("left", "AbortError")); }, { once: true });
+    signal?.addEventListener(
+      "abort",
+      () => {
+        clearTimeout(timer);
+        reject(new DOMException("left", "AbortError"));
+      },
+      { once: true },
+    );
   });
 }
 
 /** Do something now and again until the page is left; a fault is told to `onfault` and it goes on. */
 export async function every(time, work, signal, onfault = () => {}) {
   while (!signal.aborted) {
-    try { await work(); } catch (error) { if (signal.aborted) return; onfault(error); }
-    try { await pause(document.hidden ? time * 5 : time, signal); } catch { return; }
+    try {
+      await work();
+    } catch (error) {
+      if (signal.aborted) return;
+      onfault(error);
+    }
+    try {
+      await pause(document.hidden ? time * 5 : time, signal);
+    } catch {
+      return;
+    }
   }
 }
 
@@ -114,7 +150,9 @@ export async function whoAmI() {
 }
 
 export async function signOut() {
-  try { await post("/console/logout"); } finally {
+  try {
+    await post("/console/logout");
+  } finally {
     localStorage.removeItem(TOKEN);
     bus.dispatchEvent(new Event("signedout"));
   }

@@ -5,13 +5,18 @@ const UNITS = ["B", "KB", "MB", "GB", "TB"];
 export function bytes(count) {
   if (count === null || count === undefined) return "–";
   let unit = 0;
-  while (count >= 1000 && unit < UNITS.length - 1) { count /= 1024; unit += 1; }
+  while (count >= 1000 && unit < UNITS.length - 1) {
+    count /= 1024;
+    unit += 1;
+  }
   return `${count >= 100 || unit === 0 ? Math.round(count) : count.toFixed(1)} ${UNITS[unit]}`;
 }
 
 export function number(count) {
   if (count === null || count === undefined) return "–";
-  return Math.abs(count) >= 1e6 ? `${(count / 1e6).toFixed(count >= 1e8 ? 0 : 1)} M` : Math.round(count).toLocaleString("en");
+  return Math.abs(count) >= 1e6
+    ? `${(count / 1e6).toFixed(count >= 1e8 ? 0 : 1)} M`
+    : Math.round(count).toLocaleString("en");
 }
 
 export function milliseconds(time) {
@@ -54,12 +59,25 @@ export function instant(at) {
   return Number.isNaN(parsed) ? null : parsed;
 }
 
-export const ago = (at) => (instant(at) === null ? "–" : `${span(Date.now() / 1000 - instant(at))} ago`);
-export const until = (at) => (instant(at) === null ? "never" : `in ${span(instant(at) - Date.now() / 1000)}`);
-export const clock = (at) => (instant(at) === null ? "–" : new Date(instant(at) * 1000).toLocaleTimeString("en-GB"));
-export const date = (at) => (instant(at) === null ? "–" : new Date(instant(at) * 1000).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" }));
-export const percent = (share) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`);
-export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
+export const ago = (at) =>
+  instant(at) === null ? "–" : `${span(Date.now() / 1000 - instant(at))} ago`;
+export const until = (at) =>
+  instant(at) === null ? "never" : `in ${span(instant(at) - Date.now() / 1000)}`;
+export const clock = (at) =>
+  instant(at) === null ? "–" : new Date(instant(at) * 1000).toLocaleTimeString("en-GB");
+export const date = (at) =>
+  instant(at) === null
+    ? "–"
+    : new Date(instant(at) * 1000).toLocaleString("en-GB", {
+        dateStyle: "medium",
+        timeStyle: "short",
+      });
+export const percent = (share) =>
+  share === null || share === undefined
+    ? "–"
+    : `${(100 * share).toFixed(share < 0.1 && share > 0 ? 1 : 0)} %`;
+export const plural = (count, one, many = `${one}s`) =>
+  `${number(count)} ${count === 1 ? one : many}`;
 
 export function dollars(usd) {
   if (usd === null || usd === undefined) return "–";
@@ -68,4 +86,4 @@ export function dollars(usd) {
 
 export const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 /** The visible part of an id: ses_3kX…9a */
-export const short = (id) => (id && id.length > 14 ? `${id.slice(0, 9)}…` : id ?? "");
+export const short = (id) => (id && id.length > 14 ? `${id.slice(0, 9)}…` : (id ?? ""));

@@ -2,13 +2,17 @@
 
 import { h } from "./dom.js";
 
-const PYTHON = /(?<comment>#[^\n]*)|(?<string>(?:\b[rbfuRBFU]{1,2})?(?:"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))|(?<number>\b\d[\w.]*)|(?<keyword>\b(?:and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield|match|case)\b)|(?<constant>\b(?:True|False|None)\b)|(?<called>\b[A-Za-z_]\w*(?=\())/g;
+const PYTHON =
+  /(?<comment>#[^\n]*)|(?<string>(?:\b[rbfuRBFU]{1,2})?(?:"""[\s\S]*?(?:"""|$)|'''[\s\S]*?(?:'''|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))|(?<number>\b\d[\w.]*)|(?<keyword>\b(?:and|as|assert|async|await|break|class|continue|def|del|elif|else|except|finally|for|from|global|if|import|in|is|lambda|nonlocal|not|or|pass|raise|return|try|while|with|yield|match|case)\b)|(?<constant>\b(?:True|False|None)\b)|(?<called>\b[A-Za-z_]\w*(?=\())/g;
 const LONGEST = 100_000;
 
 /** Return Python with colours. */
 export function python(code) {
   const shown = h("code", { class: "python" });
-  if (code.length > LONGEST) { shown.append(code); return shown; }
+  if (code.length > LONGEST) {
+    shown.append(code);
+    return shown;
+  }
   let done = 0;
   for (const match of code.matchAll(PYTHON)) {
     if (match.index > done) shown.append(code.slice(done, match.index));
@@ -23,13 +27,16 @@ export function python(code) {
 const ESCAPE = /\x1b\[([\d;]*)m/g;
 const OTHER_ESCAPES = /\x1b(?:\[[\d;?]*[A-Za-ln-z]|\][^\x07\x1b]*(?:\x07|\x1b\\))/g;
 // Control characters, and those that turn the direction of text or hide it.
-const HIDDEN = /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+const HIDDEN =
+  /[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
 
 /** Write out characters that cannot be seen: \x07, \u202e. */
 export function visible(text) {
   return text.replace(HIDDEN, (sign) => {
     const code = sign.charCodeAt(0);
-    return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
+    return code < 256
+      ? `\\x${code.toString(16).padStart(2, "0")}`
+      : `\\u${code.toString(16).padStart(4, "0")}`;
   });
 }
 
@@ -53,10 +60,13 @@ export function output(parent, text, styles = new Set()) {
 
 function overwritten(text) {
   if (!text.includes("\r")) return text;
-  return text.split("\n").map((line) => {
-    const ended = line.endsWith("\r") ? line.slice(0, -1) : line;
-    return ended.slice(ended.lastIndexOf("\r") + 1);
-  }).join("\n");
+  return text
+    .split("\n")
+    .map((line) => {
+      const ended = line.endsWith("\r") ? line.slice(0, -1) : line;
+      return ended.slice(ended.lastIndexOf("\r") + 1);
+    })
+    .join("\n");
 }
 
 function restyle(styles, codes) {

@@ -7,129 +7,212 @@ import base64
 import contextlib
 import json
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from atoll.service.api.processes import MOST_ARGUMENTS
+from msgspec import Meta, Struct, structs
+
+from atoll.service.api.processes import MAX_ARGUMENTS
 from atoll.service.dialects.e2b import wire
-from atoll.service.dialects.e2b.dialect import GONE
+from atoll.service.dialects.e2b.dialect import GONE, ProcessConfig
 from atoll.service.dialects.e2b.paths import absolute
 from atoll.service.http.problems import Problem
-from atoll.service.http.requests import as_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from starlette.responses import Response
-
-    from atoll.service.core.executions import Event
     from atoll.service.core.processes import GuestProcess
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.streams import Event
 
-MOST_KNOWN = 256
+MAX_KNOWN = 256
 """Commands of a sandbox whose words are kept for a listing."""
-MOST_CELLS = 1 << 16
-"""Rows or columns of a terminal, as the kernel counts them."""
 INPUT_SECONDS = 3_600.0
 """What a stream of input may take."""
 _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
 
 
-async def start(call: Call) -> Response:
+class TerminalSize(Struct):
+    """Rows and columns of a terminal."""
+
+    rows: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
+    cols: Annotated[int, Meta(ge=0, lt=1 << 16)] = 0
+
+
+class Terminal(Struct):
+    """A terminal (pty) that a process has in place of pipes."""
+
+    size: TerminalSize
+
+
+class StartMessage(Struct):
+    """Process/Start."""
+
+    process: ProcessConfig
+    pty: Terminal | None = None
+    stdin: bool | None = None
+
+
+class Selector(Struct, frozen=True):
+    """Which process is meant."""
+
+    pid: int | None = None
+
+
+class ProcessMessage(Struct):
+    """A message that names a process."""
+
+    process: Selector = Selector()
+
+
+class SignalMessage(ProcessMessage):
+    """Process/SendSignal."""
+
+    signal: str = ""
+
+
+class Input(Struct, frozen=True):
+    """Bytes for a process, which are base64 in JSON."""
+
+    stdin: bytes | None = None
+    pty: bytes | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The bytes, for a pipe or for a terminal."""
+        return self.stdin or self.pty or b""
+
+
+class InputMessage(ProcessMessage):
+    """Process/SendInput."""
+
+    input: Input = Input()
+
+
+class InputData(Struct):
+    """Bytes of a stream of input."""
+
+    input: Input = Input()
+
+
+class StreamedInput(Struct):
+    """One message of Process/StreamInput: which process is meant, or bytes for it."""
+
+    start: ProcessMessage | None = None
+    data: InputData | None = None
+
+
+class UpdateMessage(ProcessMessage):
+    """Process/Update."""
+
+    pty: Terminal | None = None
+
+
+class RunningProcess(Struct):
+    """A process that runs, and how it was started."""
+
+    pid: int
+    config: ProcessConfig
+
+
+class RunningProcesses(Struct):
+    """The processes that run."""
+
+    processes: list[RunningProcess]
+
+
+async def start(call: ApiRequest) -> wire.FrameResponse:
     """Start a process, and stream what it prints; it runs on if the reader leaves."""
-    hosted, given = call.service.e2b.sandbox(call), await wire.message(call)
-    options: dict[str, Any] = {"stdin": given.get("stdin") is True}
-    if given.get("pty"):
-        options = {"pty": _size(given)}
-    config = given.get("process")
-    if not isinstance(config, dict):
-        raise Problem(400, "invalid", "process says what to run")
-    command = [wire.text_of(config, "cmd"), *_texts(config.get("args") or [])]
-    env = config.get("envs") or {}
-    if not isinstance(env, dict) or not all(isinstance(one, str) for one in env.values()):
-        raise Problem(400, "invalid", "envs has texts only")
-    cwd = absolute(wire.text_of(config, "cwd"))
+    hosted, given = call.service.e2b.sandbox(call), await wire.message(call, StartMessage)
+    config = given.process
+    if len(config.args or ()) > MAX_ARGUMENTS:
+        raise Problem(400, "invalid", f"args is a list of at most {MAX_ARGUMENTS} texts")
+    config.args, config.envs = config.args or [], config.envs or {}
+    config.cwd = absolute(config.cwd)
+    options: dict[str, Any] = {"stdin": given.stdin is True}
+    if given.pty is not None:
+        options = {"pty": structs.asdict(given.pty.size)}
     call.service.quotas.require_cpu(hosted.principal)
-    process = await hosted.processes.start(command, cwd=cwd, env=env, **options)
+    process = await hosted.processes.start(
+        [config.cmd, *config.args], cwd=config.cwd, env=config.envs, **options
+    )
     assert process.pid is not None
-    shown = {"cmd": command[0], "args": command[1:], "envs": env, "cwd": cwd}
     known = call.service.e2b.facts(hosted).commands
-    known[process.pid] = shown
-    while len(known) > MOST_KNOWN:
+    known[process.pid] = config
+    while len(known) > MAX_KNOWN:
         del known[next(iter(known))]
     _end_in_time(call, hosted, process)
     return _stream(call, hosted, process)
 
 
-async def connect(call: Call) -> Response:
+async def connect(call: ApiRequest) -> wire.FrameResponse:
     """Stream what a running process has printed, and prints from now on."""
-    hosted, given = call.service.e2b.sandbox(call), await wire.message(call)
+    hosted, given = call.service.e2b.sandbox(call), await wire.message(call, ProcessMessage)
     return _stream(call, hosted, await _process(hosted, given))
 
 
-async def list_all(call: Call) -> Response:
+async def list_all(call: ApiRequest) -> RunningProcesses:
     """List the processes that run."""
     hosted = call.service.e2b.sandbox(call)
     known = call.service.e2b.facts(hosted).commands
-    running = [one.pid for one in await hosted.processes.running() if one.pid is not None]
-    for pid in set(known).difference(running):
+    pids = [run.pid for run in await hosted.processes.running() if run.pid is not None]
+    for pid in set(known).difference(pids):
         del known[pid]
-    rows = [{"pid": pid, "config": known.get(pid, {"cmd": "?"})} for pid in running]
-    return as_json({"processes": rows})
+    unknown = ProcessConfig(cmd="?")
+    return RunningProcesses([RunningProcess(pid, known.get(pid, unknown)) for pid in pids])
 
 
-async def send_signal(call: Call) -> Response:
+async def send_signal(call: ApiRequest) -> wire.Empty:
     """Send SIGKILL or SIGTERM to a process and all that it started."""
-    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
-    number = _SIGNALS.get(wire.text_of(given, "signal"))
+    hosted, given = call.service.e2b.sandbox(call), await call.json(SignalMessage)
+    number = _SIGNALS.get(given.signal)
     if number is None:
         raise Problem(400, "invalid", f"signal is one of {', '.join(_SIGNALS)}")
     await hosted.processes.signal(await _process(hosted, given), number)
-    return as_json({})
+    return wire.Empty()
 
 
-async def send_input(call: Call) -> Response:
+async def send_input(call: ApiRequest) -> wire.Empty:
     """Write to a process's standard input."""
-    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
-    process = await _process(hosted, given)
-    await hosted.processes.write(process, _data(given.get("input")), end=False)
-    return as_json({})
+    hosted, given = call.service.e2b.sandbox(call), await call.json(InputMessage)
+    await hosted.processes.write(await _process(hosted, given), given.input.data, end=False)
+    return wire.Empty()
 
 
-async def stream_input(call: Call) -> Response:
+async def stream_input(call: ApiRequest) -> wire.FrameResponse:
     """Write a stream of messages to a process's standard input."""
     hosted, process = call.service.e2b.sandbox(call), None
-    async for given in wire.messages(call, INPUT_SECONDS):
-        if "start" in given:
-            process = await _process(hosted, given["start"])
-        elif "data" in given and process is not None and isinstance(given["data"], dict):
-            await hosted.processes.write(process, _data(given["data"].get("input")), end=False)
+    async for given in wire.messages(call, StreamedInput, INPUT_SECONDS):
+        if given.start is not None:
+            process = await _process(hosted, given.start)
+        elif given.data is not None and process is not None:
+            await hosted.processes.write(process, given.data.input.data, end=False)
     frames = _once([wire.frame({}), wire.last_frame()])
     return wire.FrameResponse(call, frames)
 
 
-async def close_input(call: Call) -> Response:
+async def close_input(call: ApiRequest) -> wire.Empty:
     """Close a process's standard input."""
-    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
+    hosted, given = call.service.e2b.sandbox(call), await call.json(ProcessMessage)
     await hosted.processes.write(await _process(hosted, given), b"", end=True)
-    return as_json({})
+    return wire.Empty()
 
 
-async def update(call: Call) -> Response:
+async def update(call: ApiRequest) -> wire.Empty:
     """Change the size of a process's terminal."""
-    hosted, given = call.service.e2b.sandbox(call), await call.decoded(wire.parse)
+    hosted, given = call.service.e2b.sandbox(call), await call.json(UpdateMessage)
     process = await _process(hosted, given)
-    if not process.has_terminal:
-        raise Problem(400, "invalid", "the process has no terminal (pty)")
-    await hosted.processes.resize(process, _size(given))
-    return as_json({})
+    if not process.has_terminal or given.pty is None:
+        raise Problem(400, "invalid", "the process has no terminal (pty), or none is given")
+    await hosted.processes.resize(process, structs.asdict(given.pty.size))
+    return wire.Empty()
 
 
 async def _once(frames: list[bytes]) -> AsyncIterator[list[Event]]:
-    yield [(0, "", one) for one in frames]
+    yield [(0, "", frame) for frame in frames]
 
 
-def _stream(call: Call, hosted: HostedSession, process: GuestProcess) -> Response:
+def _stream(call: ApiRequest, hosted: HostedSession, process: GuestProcess) -> wire.FrameResponse:
     return wire.FrameResponse(call, _frames(hosted, process, _ping(call)), hosted.id)
 
 
@@ -137,15 +220,16 @@ async def _frames(
     hosted: HostedSession, process: GuestProcess, pause: float
 ) -> AsyncIterator[list[Event]]:
     async for events in hosted.processes.events(process, 0, 0, pause):
-        told = [_event(process, kind, json.loads(line)) for _, kind, line in events]
-        yield [(0, "", wire.frame({"event": one})) for one in told]
+        shown = [_event(process, kind, json.loads(line)) for _, kind, line in events]
+        yield [(0, "", wire.frame({"event": event})) for event in shown]
         if hosted.session.frozen:  # to look at the process again would thaw the sandbox
             yield [(0, "", wire.last_frame(Problem(502, "sandbox", f"{GONE}: it was paused")))]
             return
     yield [(0, "", wire.last_frame())]
 
 
-def _event(process: GuestProcess, kind: str, found: dict[str, Any]) -> dict[str, Any]:
+def _event(process: GuestProcess, kind: str, found: Any) -> Any:
+    """Return an event of ours as E2B's clients read it."""
     if kind == "started":
         return {"start": {"pid": found["pid"]}}
     if kind in ("stdout", "stderr"):
@@ -159,7 +243,7 @@ def _event(process: GuestProcess, kind: str, found: dict[str, Any]) -> dict[str,
     return {"keepalive": {}}
 
 
-def _end_in_time(call: Call, hosted: HostedSession, process: GuestProcess) -> None:
+def _end_in_time(call: ApiRequest, hosted: HostedSession, process: GuestProcess) -> None:
     """Kill a process when the time is over that its client gave it, also if that has left."""
     text = call.request.headers.get("connect-timeout-ms", "")
     if not text.isdecimal() or len(text) > 10:
@@ -181,43 +265,16 @@ def _end_in_time(call: Call, hosted: HostedSession, process: GuestProcess) -> No
     later(min(int(text) / 1000, call.service.settings.max_seconds), over)
 
 
-def _ping(call: Call) -> float:
+def _ping(call: ApiRequest) -> float:
     """Return after how many seconds of silence the client wants a sign of life."""
     text = call.request.headers.get("keepalive-ping-interval", "")
     asked = int(text) if text.isdecimal() and len(text) < 5 else 50
     return float(max(1, min(asked, call.service.settings.keepalive_seconds)))
 
 
-async def _process(hosted: HostedSession, given: Any) -> GuestProcess:
-    chosen = given.get("process") if isinstance(given, dict) else None
-    pid = chosen.get("pid") if isinstance(chosen, dict) else None
-    for one in await hosted.processes.running():
-        if pid is not None and one.pid == pid:
-            return one
+async def _process(hosted: HostedSession, given: ProcessMessage) -> GuestProcess:
+    pid = given.process.pid
+    for process in await hosted.processes.running():
+        if pid is not None and process.pid == pid:
+            return process
     raise Problem(404, "not_found", f"process with pid {pid!r:.20} not found")
-
-
-def _data(given: Any) -> bytes:
-    text = (given.get("stdin") or given.get("pty")) if isinstance(given, dict) else None
-    try:
-        return base64.b64decode(text or "", validate=True)
-    except (ValueError, TypeError):
-        raise Problem(400, "invalid", "stdin is not base64") from None
-
-
-def _size(given: dict[str, Any]) -> dict[str, int]:
-    """Return the size of a terminal; 400 if it is none."""
-    pty = given.get("pty")
-    size = pty.get("size") if isinstance(pty, dict) else None
-    found = {name: size.get(name, 0) for name in ("rows", "cols")} if isinstance(size, dict) else {}
-    if not found or not all(type(n) is int and 0 <= n < MOST_CELLS for n in found.values()):
-        raise Problem(400, "invalid", f"pty.size has rows and cols below {MOST_CELLS}")
-    return found
-
-
-def _texts(given: Any) -> list[str]:
-    if not isinstance(given, list) or len(given) > MOST_ARGUMENTS:
-        raise Problem(400, "invalid", f"args is a list of at most {MOST_ARGUMENTS} texts")
-    if not all(isinstance(one, str) for one in given):
-        raise Problem(400, "invalid", "args has texts only")
-    return given

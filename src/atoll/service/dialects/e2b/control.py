@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.hosting.pool.tiers import TIERS
 from atoll.service import clock
-from atoll.service.access import permissions
 from atoll.service.api.sessions import MAX_FORKS, read_state
-from atoll.service.core.sessions import MAX_PAGE
-from atoll.service.dialects.e2b import snapshots
+from atoll.service.dialects.e2b import snapshots, wire
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, of_error
-from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.requests import Json
 from atoll.text.amounts import iso_time
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.dialects.e2b.dialect import SandboxFacts
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 ENVD_VERSION = "0.5.2"
 """What the SDK may use of the sandbox; later versions have uploads and events we do not."""
@@ -56,7 +50,71 @@ class Timeout(Struct, kw_only=True):
     count: int = 1
 
 
-async def create(call: Call) -> Response:
+class SandboxInfo(Struct, kw_only=True):
+    """A sandbox, with the tokens that open it."""
+
+    sandboxID: str  # noqa: N815
+    templateID: str  # noqa: N815
+    clientID: str = "atoll"  # noqa: N815
+    envdVersion: str = ENVD_VERSION  # noqa: N815
+    envdAccessToken: str  # noqa: N815
+    trafficAccessToken: str  # noqa: N815
+    domain: str | None = None
+
+
+class Lifecycle(Struct):
+    """What becomes of a sandbox at its timeout, and when it is used while it is paused."""
+
+    autoResume: bool  # noqa: N815
+    onTimeout: str = "kill"  # noqa: N815
+
+
+class SandboxDetail(Struct, kw_only=True):
+    """A sandbox as a list shows it."""
+
+    sandboxID: str  # noqa: N815
+    templateID: str  # noqa: N815
+    clientID: str = "atoll"  # noqa: N815
+    envdVersion: str = ENVD_VERSION  # noqa: N815
+    startedAt: str  # noqa: N815
+    endAt: str  # noqa: N815
+    state: str
+    cpuCount: int  # noqa: N815
+    memoryMB: int  # noqa: N815
+    diskSizeMB: int  # noqa: N815
+    metadata: dict[str, str]
+    lifecycle: Lifecycle
+
+
+class ErrorInfo(Struct):
+    """Why something was refused."""
+
+    code: int
+    message: str
+
+
+class ForkedSandbox(Struct):
+    """A clone, or why there is none."""
+
+    sandbox: SandboxInfo | UnsetType = UNSET
+    error: ErrorInfo | UnsetType = UNSET
+
+
+class SandboxMetric(Struct, kw_only=True):
+    """What a sandbox uses at a time."""
+
+    timestamp: str
+    timestampUnix: int  # noqa: N815
+    cpuCount: int  # noqa: N815
+    cpuUsedPct: float  # noqa: N815
+    memUsed: int  # noqa: N815
+    memTotal: int  # noqa: N815
+    memCache: int = 0  # noqa: N815
+    diskUsed: int  # noqa: N815
+    diskTotal: int  # noqa: N815
+
+
+async def create(call: ApiRequest) -> Json[SandboxInfo]:
     """Open a sandbox, which is a session."""
     given = await call.json(NewSandbox)
     _check_supported(given)
@@ -73,122 +131,106 @@ async def create(call: Call) -> Response:
 
     snapshot = snapshots.find(call, given.templateID)
 
-    async def work() -> tuple[int, Any]:
-        config, callbacks = service.prepare(
-            asked.config(
-                principal.quota, service.settings, **permissions.wanted(asked, service.settings)
-            ),
-            asked.asks(),
-        )
-        if snapshot is not None:
-            config = replace(config, state=await read_state(call, snapshot["id"]))
+    async def work() -> SandboxInfo:
+        state = None if snapshot is None else await read_state(call, snapshot.id)
+        config, callbacks = await service.configure(principal, asked, state=state)
         hosted = await service.sessions.open(principal, config, callbacks, life)
         facts = service.e2b.facts(hosted)
         facts.template = given.templateID[: bodies.MAX_METADATA_TEXT]
         facts.auto_resume = bool((given.autoResume or {}).get("enabled"))
         await service.announce()
-        return 201, _sandbox(call, hosted)
+        return _sandbox(call, hosted)
 
     return await call.once(work)
 
 
-async def connect(call: Call) -> Response:
+async def connect(call: ApiRequest) -> SandboxInfo:
     """Return a sandbox with its tokens; one that is paused runs again."""
     hosted, given = call.session, await call.json(Timeout)
     async with hosted.session.in_turn():
         hosted.touch()
-    until = clock.now() + _seconds(given.timeout) - hosted.created
-    most = call.service.settings.max_seconds
-    hosted.max_seconds = max(hosted.max_seconds, min(until, most))
-    return as_json(_sandbox(call, hosted))
+    facts, most = hosted.facts, call.service.settings.max_seconds
+    until = clock.now() + _seconds(given.timeout) - facts.created
+    facts.max_seconds = max(facts.max_seconds, min(until, most))
+    return _sandbox(call, hosted)
 
 
-async def list_all(call: Call) -> Response:
+async def list_all(call: ApiRequest) -> Json[list[SandboxDetail]]:
     """List the tenant's sandboxes, newest first; `metadata` and `state` choose among them."""
-    own = call.service.sessions.of(call.principal)[::-1]
-    states = [one for one in call.query("state").split(",") if one]
+    states = [state for state in call.query("state").split(",") if state]
     wanted = dict(parse_qsl(call.query("metadata"), keep_blank_values=True))
     own = [
-        one
-        for one in own
-        if (not states or _state(one) in states)
-        and all(one.metadata.get(name) == text for name, text in wanted.items())
+        hosted
+        for hosted in call.service.sessions.of(call.principal)[::-1]
+        if (not states or _state(hosted) in states)
+        and all(hosted.facts.metadata.get(name) == text for name, text in wanted.items())
     ]
-    limit = max(1, min(call.number("limit", 100), MAX_PAGE))
-    after = [n for n, one in enumerate(own) if one.id == call.query("nextToken")]
-    begin = after[0] + 1 if after else 0
-    shown = own[begin : begin + limit]
-    response = as_json([_detail(call, one) for one in shown])
-    if begin + limit < len(own):
-        response.headers["x-next-token"] = shown[-1].id
-    return response
+    shown, headers = wire.page(call, own)
+    return Json([_detail(call, hosted) for hosted in shown], headers=headers)
 
 
-async def show(call: Call) -> Response:
+async def show(call: ApiRequest) -> SandboxDetail:
     """Return what is known of a sandbox."""
-    return as_json(_detail(call, call.session))
+    return _detail(call, call.session)
 
 
-async def set_timeout(call: Call) -> Response:
+async def set_timeout(call: ApiRequest) -> None:
     """Let a sandbox end a number of seconds from now."""
     hosted, given = call.session, await call.json(Timeout)
-    seconds = clock.now() - hosted.created + _seconds(given.timeout)
+    seconds = clock.now() - hosted.facts.created + _seconds(given.timeout)
     call.service.sessions.change(hosted, bodies.Life(max_seconds=seconds))
-    return nothing()
 
 
-async def pause(call: Call) -> Response:
+async def pause(call: ApiRequest) -> None:
     """Freeze a sandbox, with its memory; 409 if it is paused already."""
     hosted = call.session
     if hosted.session.frozen:
         raise Problem(409, "paused", "the sandbox is paused already")
     await hosted.session.pause()
-    return nothing()
 
 
-async def fork(call: Call) -> Response:
+async def fork(call: ApiRequest) -> list[ForkedSandbox]:
     """Make live clones of a sandbox: each goes on with its variables and files."""
     parent, given = call.session, await call.json(Timeout)
     if not 1 <= given.count <= MAX_FORKS:
         raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
     seconds = _seconds(given.timeout)
-    made: list[dict[str, Any]] = []
+    made: list[ForkedSandbox] = []
     for _ in range(given.count):
         try:
             child = await call.service.sessions.fork(call.principal, parent, "")
         except Exception as exc:  # noqa: BLE001 - each clone has an outcome of its own
             problem = of_error(exc)
-            made.append({"error": {"code": problem.status, "message": problem.detail}})
+            made.append(ForkedSandbox(error=ErrorInfo(problem.status, problem.detail)))
             continue
-        child.max_seconds = min(seconds, call.service.settings.max_seconds)
+        child.facts.max_seconds = min(seconds, call.service.settings.max_seconds)
         before, facts = call.service.e2b.facts(parent), call.service.e2b.facts(child)
         facts.template, facts.contexts = before.template, dict(before.contexts)
-        made.append({"sandbox": _sandbox(call, child)})
+        made.append(ForkedSandbox(sandbox=_sandbox(call, child)))
     await call.service.announce()
-    return as_json(made, 201)
+    return made
 
 
-async def metrics(call: Call) -> Response:
+async def metrics(call: ApiRequest) -> list[SandboxMetric]:
     """Return what a sandbox uses now: one sample, as no others are kept."""
     hosted, now = call.session, clock.now()
     await hosted.measure_disk()
     usage, policy = hosted.usage(), hosted.session.config.policy
-    alive = max(now - hosted.created, 1e-3)
-    sample = {
-        "timestamp": iso_time(now),
-        "timestampUnix": int(now),
-        "cpuCount": os.cpu_count() or 1,
-        "cpuUsedPct": round(100 * usage["cpu_seconds"] / alive, 2),
-        "memUsed": usage["memory_bytes"] or 0,
-        "memTotal": policy.memory_bytes or 0,
-        "memCache": 0,
-        "diskUsed": usage["disk_bytes"] or 0,
-        "diskTotal": policy.disk_bytes or 0,
-    }
-    return as_json([sample])
+    alive = max(now - hosted.facts.created, 1e-3)
+    sample = SandboxMetric(
+        timestamp=iso_time(now),
+        timestampUnix=int(now),
+        cpuCount=os.cpu_count() or 1,
+        cpuUsedPct=round(100 * usage.cpu_seconds / alive, 2),
+        memUsed=usage.memory_bytes or 0,
+        memTotal=policy.memory_bytes or 0,
+        diskUsed=usage.disk_bytes or 0,
+        diskTotal=policy.disk_bytes or 0,
+    )
+    return [sample]
 
 
-async def unsupported(call: Call) -> Response:
+async def unsupported(call: ApiRequest) -> None:
     """Refuse what Atoll does not have: networks that change."""
     _ = call.session  # 404 if there is none
     text = "the network of a sandbox does not change: create another with what it needs"
@@ -214,33 +256,28 @@ def _state(hosted: HostedSession) -> str:
     return "paused" if hosted.paused_as == "frozen" else "running"
 
 
-def _sandbox(call: Call, hosted: HostedSession) -> dict[str, Any]:
+def _sandbox(call: ApiRequest, hosted: HostedSession) -> SandboxInfo:
     e2b = call.service.e2b
-    return {
-        "sandboxID": hosted.id,
-        "templateID": e2b.facts(hosted).template,
-        "clientID": "atoll",
-        "envdVersion": ENVD_VERSION,
-        "envdAccessToken": e2b.token(hosted.id, "envd"),
-        "trafficAccessToken": e2b.token(hosted.id, "traffic"),
-        "domain": None,
-    }
+    return SandboxInfo(
+        sandboxID=hosted.id,
+        templateID=e2b.facts(hosted).template,
+        envdAccessToken=e2b.token(hosted.id, "envd"),
+        trafficAccessToken=e2b.token(hosted.id, "traffic"),
+    )
 
 
-def _detail(call: Call, hosted: HostedSession) -> dict[str, Any]:
-    facts: SandboxFacts = call.service.e2b.facts(hosted)
+def _detail(call: ApiRequest, hosted: HostedSession) -> SandboxDetail:
+    facts = call.service.e2b.facts(hosted)
     policy = hosted.session.config.policy
-    return {
-        "sandboxID": hosted.id,
-        "templateID": facts.template,
-        "clientID": "atoll",
-        "envdVersion": ENVD_VERSION,
-        "startedAt": iso_time(hosted.created),
-        "endAt": iso_time(min(hosted.idle_until, hosted.expires)),
-        "state": _state(hosted),
-        "cpuCount": os.cpu_count() or 1,
-        "memoryMB": (policy.memory_bytes or 0) // MEBIBYTE,
-        "diskSizeMB": (policy.disk_bytes or 0) // MEBIBYTE,
-        "metadata": hosted.metadata,
-        "lifecycle": {"autoResume": facts.auto_resume, "onTimeout": "kill"},
-    }
+    return SandboxDetail(
+        sandboxID=hosted.id,
+        templateID=facts.template,
+        startedAt=iso_time(hosted.facts.created),
+        endAt=iso_time(min(hosted.idle_until, hosted.expires)),
+        state=_state(hosted),
+        cpuCount=os.cpu_count() or 1,
+        memoryMB=(policy.memory_bytes or 0) // MEBIBYTE,
+        diskSizeMB=(policy.disk_bytes or 0) // MEBIBYTE,
+        metadata=hosted.facts.metadata,
+        lifecycle=Lifecycle(facts.auto_resume),
+    )

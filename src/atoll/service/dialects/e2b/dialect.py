@@ -14,7 +14,9 @@ import secrets
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from atoll.service.http.problems import Problem
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 PREFIX = "/e2b"
 _SIGNATURE = re.compile(r"v1_[A-Za-z0-9+/]{43}\Z", re.ASCII)
@@ -33,16 +35,25 @@ GONE = "The sandbox was not found"
 """The SDK looks for these words: they say that a sandbox does not run."""
 
 
+class ProcessConfig(Struct, kw_only=True, omit_defaults=True):
+    """How a process is started."""
+
+    cmd: str = ""
+    args: list[str] | None = None
+    envs: dict[str, str] | None = None
+    cwd: str = ""
+
+
 @dataclass(slots=True)
 class SandboxFacts:
-    """What E2B's clients are told of a sandbox that a session does not know itself."""
+    """What E2B's clients see of a sandbox that a session does not know itself."""
 
     template: str = "base"
     auto_resume: bool = False
     contexts: dict[str, str] = field(default_factory=dict)
     """The working folder of each code context besides the default one, by its id."""
     watchers: dict[str, FolderWatch] = field(default_factory=dict)
-    commands: dict[int, dict[str, Any]] = field(default_factory=dict)
+    commands: dict[int, ProcessConfig] = field(default_factory=dict)
     """How a process was started, by its pid."""
 
 
@@ -62,7 +73,7 @@ class E2B:
 
     def sweep(self) -> None:
         """Close the watchers of sandboxes that have ended."""
-        for hosted in [one for one in self.watched if one.over]:
+        for hosted in [hosted for hosted in self.watched if hosted.over]:
             self.watched.discard(hosted)
             watchers = self.facts(hosted).watchers
             while watchers:
@@ -121,7 +132,7 @@ class E2B:
         text = "the signature is not valid, or has expired"
         raise Problem(401, "unauthorized", text, reason="signature")
 
-    def sandbox(self, call: Call) -> HostedSession:
+    def sandbox(self, call: ApiRequest) -> HostedSession:
         """Return the sandbox of a request that has its token; 502 if it is gone or paused."""
         ident = call.request.scope.get("e2b.sandbox") or call.request.headers["e2b-sandbox-id"]
         hosted = call.service.sessions.get(call.principal, ident)

@@ -16,34 +16,53 @@ import msgspec
 from starlette.responses import Response
 
 from atoll.sandbox.base import check_code
+from atoll.service.core.work import CellRequest, RunResult, ShellRequest, ShellResult
 from atoll.service.dialects.e2b.paths import HOME, absolute
-from atoll.service.http.problems import Problem, encode
-from atoll.service.http.requests import EventResponse, as_json, nothing
+from atoll.service.http.problems import Problem, ProblemInfo, encode
+from atoll.service.http.requests import EventResponse
 from atoll.service.ids import new_id
 from atoll.types import stderr_with_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from atoll.service.core.executions import Event, Execution
+    from atoll.sandbox.command import CommandOptions
+    from atoll.service.core.executions import Execution
     from atoll.service.core.tenant_session import HostedSession
-    from atoll.service.http.requests import Call
+    from atoll.service.core.work import SessionRequest
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.streams import Event
     from atoll.types import Display
 
 DEFAULT = "default"
-MOST_CONTEXTS = 64
+MAX_CONTEXTS = 64
 _NAMES = {
-    "text/plain": "text", "text/html": "html", "text/markdown": "markdown", "text/latex": "latex",
-    "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg", "application/pdf": "pdf",
-    "application/json": "json", "application/javascript": "javascript",
-}  # fmt: skip
+    "text/plain": "text",
+    "text/html": "html",
+    "text/markdown": "markdown",
+    "text/latex": "latex",
+    "image/svg+xml": "svg",
+    "image/png": "png",
+    "image/jpeg": "jpeg",
+    "application/pdf": "pdf",
+    "application/json": "json",
+    "application/javascript": "javascript",
+}
 _BINARY = ("png", "jpeg", "pdf")
 _TRACE = "Traceback (most recent call last):"
 _KINDS = {
-    "timeout": "TimeoutError", "cpu": "TimeoutError", "fuel": "TimeoutError",
-    "memory": "MemoryError", "cancelled": "KeyboardInterrupt", "exited": "SystemExit",
-    "crashed": "SandboxLost", "broken": "SandboxLost",
-}  # fmt: skip
+    "timeout": "TimeoutError",
+    "cpu": "TimeoutError",
+    "fuel": "TimeoutError",
+    "memory": "MemoryError",
+    "cancelled": "KeyboardInterrupt",
+    "exited": "SystemExit",
+    "crashed": "SandboxLost",
+    "broken": "SandboxLost",
+}
+_PYTHON = (None, "python", "python3")
+Line = dict[str, Any]
+"""One JSON object of the interpreter's stream."""
 
 
 class Cell(msgspec.Struct, kw_only=True):
@@ -62,75 +81,77 @@ class NewContext(msgspec.Struct, kw_only=True):
     cwd: str | None = None
 
 
-async def health(call: Call) -> Response:
+class ContextInfo(msgspec.Struct):
+    """A code context."""
+
+    id: str
+    cwd: str
+    language: str = "python"
+
+
+async def health(call: ApiRequest) -> None:
     """Say that the sandbox runs."""
     call.service.e2b.sandbox(call)
-    return nothing()
 
 
-async def execute(call: Call) -> Response:
+async def execute(call: ApiRequest) -> EventResponse:
     """Run a cell, and stream its output, results and error, one JSON object a line."""
     given, hosted = await call.json(Cell), call.service.e2b.sandbox(call)
     if given.context_id and given.language:
         raise Problem(400, "invalid", "name a context or a language, not both")
-    verb = "shell" if given.language in ("bash", "sh") else "execute"
-    if verb == "execute" and given.language not in (None, "python", "python3"):
-        raise Problem(400, "invalid", f"the language {given.language!r:.40} is not served")
+    request: SessionRequest
     check_code(given.code)
-    text = given.code if verb == "shell" else _cell(call, hosted, given)
+    if given.language in ("bash", "sh"):
+        options: CommandOptions = {"env": given.env_vars or {}}
+        request = ShellRequest(hosted=hosted, text=given.code, command=given.code, options=options)
+    elif given.language in _PYTHON:
+        request = CellRequest(hosted=hosted, text=given.code, code=_cell(call, hosted, given))
+    else:
+        raise Problem(400, "invalid", f"the language {given.language!r:.40} is not served")
     service = call.service
-    execution = service.executions.new(call.principal, hosted.id)
-    hosted.history.add(execution, verb, given.code)
-    options: dict[str, Any] = {"env": given.env_vars or {}} if verb == "shell" else {}
-    service.begin(
-        execution,
-        service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=None, **options),
-        call.held,
-    )
+    execution = service.start(call.principal, request, inputs=call.held)
     lines = _lines(execution, hosted, service.settings.keepalive_seconds)
     return EventResponse(call, lines, lambda: service.spawn(execution.cancel()))
 
 
-async def list_contexts(call: Call) -> Response:
+async def list_contexts(call: ApiRequest) -> list[ContextInfo]:
     """List the code contexts of a sandbox."""
     hosted = call.service.e2b.sandbox(call)
-    own = call.service.e2b.facts(hosted).contexts
-    return as_json([_context(DEFAULT, HOME), *(_context(*one) for one in own.items())])
+    own = {DEFAULT: HOME, **call.service.e2b.facts(hosted).contexts}
+    return [ContextInfo(ident, cwd) for ident, cwd in own.items()]
 
 
-async def create_context(call: Call) -> Response:
+async def create_context(call: ApiRequest) -> ContextInfo:
     """Make a code context."""
     given, hosted = await call.json(NewContext), call.service.e2b.sandbox(call)
-    if given.language not in (None, "python", "python3"):
+    if given.language not in _PYTHON:
         raise Problem(400, "invalid", f"the language {given.language!r:.40} has no contexts")
     own = call.service.e2b.facts(hosted).contexts
-    if len(own) >= MOST_CONTEXTS:
-        raise Problem(429, "rate_limited", f"a sandbox has at most {MOST_CONTEXTS} contexts")
+    if len(own) >= MAX_CONTEXTS:
+        raise Problem(429, "rate_limited", f"a sandbox has at most {MAX_CONTEXTS} contexts")
     ident = new_id("ctx")
     own[ident] = absolute(given.cwd or HOME)
-    return as_json(_context(ident, own[ident]))
+    return ContextInfo(ident, own[ident])
 
 
-async def restart_context(call: Call) -> Response:
+async def restart_context(call: ApiRequest) -> None:
     """Throw a context's variables away; files, and other contexts, stay."""
     hosted, ident = _known(call)
     if ident != DEFAULT:
-        await _quietly(hosted, f"globals().get('_e2b_contexts', {{}}).pop({ident!r}, None)")
-        return nothing()
+        await _forget(hosted, ident)
+        return
     async with hosted.session.in_turn() as box:
-        names = [one.name for one in await box.variables()]
+        names = [variable.name for variable in await box.variables()]
         await box.execute(f"for _one in {names!r}: globals().pop(_one, None)\ndel _one")
-    return nothing()
 
 
-async def remove_context(call: Call) -> Response:
+async def remove_context(call: ApiRequest) -> None:
     """Delete a context; the default one cannot be."""
     hosted, ident = _known(call)
     if ident == DEFAULT:
         raise Problem(400, "invalid", "the default context cannot be removed")
     del call.service.e2b.facts(hosted).contexts[ident]
-    await _quietly(hosted, f"globals().get('_e2b_contexts', {{}}).pop({ident!r}, None)")
-    return nothing()
+    await _forget(hosted, ident)
 
 
 def refuse(problem: Problem, _request_id: str) -> Response:
@@ -139,23 +160,20 @@ def refuse(problem: Problem, _request_id: str) -> Response:
     return Response(problem.detail, status, media_type="text/plain")
 
 
-async def _quietly(hosted: HostedSession, code: str) -> None:
+async def _forget(hosted: HostedSession, ident: str) -> None:
+    """Delete the variables of a context."""
     async with hosted.session.in_turn() as box:
-        await box.execute(f"{code};")
+        await box.execute(f"globals().get('_e2b_contexts', {{}}).pop({ident!r}, None);")
 
 
-def _known(call: Call) -> tuple[HostedSession, str]:
+def _known(call: ApiRequest) -> tuple[HostedSession, str]:
     hosted, ident = call.service.e2b.sandbox(call), call.path["context"]
     if ident != DEFAULT and ident not in call.service.e2b.facts(hosted).contexts:
         raise Problem(404, "not_found", f"Context {ident[:60]} not found")
     return hosted, ident
 
 
-def _context(ident: str, cwd: str) -> dict[str, str]:
-    return {"id": ident, "language": "python", "cwd": cwd}
-
-
-def _cell(call: Call, hosted: HostedSession, given: Cell) -> str:
+def _cell(call: ApiRequest, hosted: HostedSession, given: Cell) -> str:
     """Return the code for the session: as it is, or wrapped so that it runs in a context."""
     ident = given.context_id if given.context_id != DEFAULT else None
     contexts = call.service.e2b.facts(hosted).contexts
@@ -174,77 +192,70 @@ async def _lines(
 ) -> AsyncIterator[list[Event]]:
     """Yield an execution's events as the interpreter's client reads them."""
     async for events in execution.events(0, pause):
-        told: list[dict[str, Any]] = []
+        lines: list[Line] = []
         for _, kind, line in events:
-            found = json.loads(line)
             if kind in ("stdout", "stderr"):
-                told.append(_printed(kind, found["text"]))
+                lines.append(_printed(kind, json.loads(line)["text"]))
             elif kind == "keepalive":
-                told.append({"type": "keepalive"})
+                lines.append({"type": "keepalive"})
             elif kind == "dropped":
-                text = f"[{found['events']} pieces of output were dropped: read faster]\n"
-                told.append(_printed("stderr", text))
+                missing = json.loads(line)["events"]
+                text = f"[{missing} pieces of output were dropped: read faster]\n"
+                lines.append(_printed("stderr", text))
             elif kind in ("result", "fault"):
-                told += _end(found, execution, hosted)
-        if told:
-            yield [(0, one["type"], encode(one)) for one in told]
+                lines += _end(execution)
+                count = hosted.facts.executions
+                lines.append({"type": "number_of_executions", "execution_count": count})
+                lines.append({"type": "end_of_execution"})
+        if lines:
+            yield [(0, line["type"], encode(line)) for line in lines]
 
 
-def _printed(kind: str, text: str) -> dict[str, Any]:
+def _printed(kind: str, text: str) -> Line:
     return {"type": kind, "text": text, "timestamp": time.time_ns()}
 
 
-def _end(
-    found: dict[str, Any], execution: Execution, hosted: HostedSession
-) -> list[dict[str, Any]]:
-    count: dict[str, Any] = {"type": "number_of_executions", "execution_count": hosted.executions}
-    last: list[dict[str, Any]] = [count, {"type": "end_of_execution"}]
-    if found["type"] == "fault":
-        problem = found["problem"]
-        name, text = problem.get("class") or problem["code"], problem["detail"]
-        return [_failed(name, text, text), *last]
-    result = found["result"]
-    if result["kind"] == "shell":
-        return [*_of_shell(result), *last]
-    told = [_shown(one) for one in execution.displays]
-    if result["value_repr"] is not None:
-        text = result["value_repr"]
+def _end(execution: Execution) -> list[Line]:
+    """Return what an execution shows at its end: displays, its value, its error."""
+    ended = execution.outcome()
+    if isinstance(ended, ProblemInfo):
+        name = ended.error_class or ended.code
+        return [_failed(name, ended.detail, ended.detail)]
+    if isinstance(ended, ShellResult):
+        if not ended.exit_code and not ended.error:
+            return []
+        text = ended.error or f"exit status {ended.exit_code}"
+        return [_failed("CommandError", text, text)]
+    lines = [_shown(display) for display in execution.displays]
+    if ended.value_repr is not None:
+        text = ended.value_repr
         text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-        told.append({"type": "result", "text": text, "is_main_result": True})
-    if not result["success"]:
-        told.append(_fault_of(result))
-    return [*told, *last]
+        lines.append({"type": "result", "text": text, "is_main_result": True})
+    return lines if ended.success else [*lines, _fault_of(ended)]
 
 
-def _of_shell(result: dict[str, Any]) -> list[dict[str, Any]]:
-    if not result["exit_code"] and not result["error"]:
-        return []
-    text = result["error"] or f"exit status {result['exit_code']}"
-    return [_failed("CommandError", text, text)]
-
-
-def _fault_of(result: dict[str, Any]) -> dict[str, Any]:
-    name = result["error_type"] or _KINDS.get(result["kind"], "Error")
-    text = result["error"] or result["kind"]
-    _, begun, trace = result["stderr"].rpartition(_TRACE)
-    shown = stderr_with_error(begun + trace if begun else "", text, result["kind"])
+def _fault_of(result: RunResult) -> Line:
+    name = result.error_type or _KINDS.get(result.kind, "Error")
+    text = result.error or result.kind
+    _, begun, trace = result.stderr.rpartition(_TRACE)
+    shown = stderr_with_error(begun + trace if begun else "", text, result.kind)
     return _failed(name, text.removeprefix(f"{name}: "), shown)
 
 
-def _failed(name: str, value: str, trace: str) -> dict[str, Any]:
+def _failed(name: str, value: str, trace: str) -> Line:
     return {"type": "error", "name": name, "value": value, "traceback": trace}
 
 
-def _shown(display: Display) -> dict[str, Any]:
+def _shown(display: Display) -> Line:
     name = _NAMES.get(display.media_type, "extra")
-    found: Any = display.data.decode("utf-8", "replace") if name not in _BINARY else None
+    shown: Any = display.data.decode("utf-8", "replace") if name not in _BINARY else None
     if name in _BINARY:
-        found = base64.b64encode(display.data).decode()
+        shown = base64.b64encode(display.data).decode()
     elif name == "json":
         try:
-            found = json.loads(display.data)
+            shown = json.loads(display.data)
         except (ValueError, RecursionError):
             name = "text"
     elif name == "extra":
-        found = {display.media_type: base64.b64encode(display.data).decode()}
-    return {"type": "result", name: found, "is_main_result": False}
+        shown = {display.media_type: base64.b64encode(display.data).decode()}
+    return {"type": "result", name: shown, "is_main_result": False}

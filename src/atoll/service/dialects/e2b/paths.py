@@ -29,7 +29,7 @@ def absolute(path: str) -> str:
 def located(path: str) -> str:
     """Return the absolute path in the sandbox; 400 for one that cannot be reached from outside."""
     whole = absolute(path)
-    if "\0" in whole or not any(f"{whole}/".startswith(f"{one}/") for one in _REACHED):
+    if "\0" in whole or not any(f"{whole}/".startswith(f"{root}/") for root in _REACHED):
         known = ", ".join((THEIR_HOME, *_REACHED))
         raise Problem(400, "invalid", f"{path!r:.200} is not in a folder of the sandbox: {known}")
     return whole

@@ -7,21 +7,15 @@ from typing import TYPE_CHECKING
 from atoll.service.api import sessions
 from atoll.service.dialects.e2b import commands, control, filing, interpreter, snapshots, wire
 from atoll.service.dialects.e2b.dialect import PREFIX
+from atoll.service.http.route import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any
-
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
-    from atoll.service.http.problems import Problem
-    from atoll.service.http.requests import Call
+    from atoll.service.http.route import Handler, Refuse, Who
 
-    Handler = Callable[[Call], Awaitable[Response]]
-    Refuse = Callable[[Problem, str], Response]
     Row = tuple[str, str, Handler, str]
 
 _S = "/sandboxes/{session}"
@@ -79,18 +73,20 @@ STREAMS: tuple[Row, ...] = (
     ("POST", f"{_P}/StreamInput", commands.stream_input, "execute"),
 )
 _NEW_WORK = (control.create, control.fork, snapshots.create, interpreter.execute, commands.start)
+_KEYED = (control.create, snapshots.create)
+_MAKES = (control.create, control.fork, snapshots.create)
 
 
-def facts() -> list[dict[str, Any]]:
-    """Return the fields of every route of the dialect."""
+def routes() -> list[Route]:
+    """Return every route of the dialect."""
     health: Row = ("GET", "/health", interpreter.health, "")
     return [
-        *_rows(CONTROL, by_key, wire.refuse),
-        *_rows((health, *FILES), by_token, wire.refuse),
-        *_rows(INTERPRETER, by_token, interpreter.refuse),
-        *_rows(CALLS, by_token, wire.refuse_call),
-        *_rows(STREAMS, by_token, wire.refuse_stream),
-        *_rows(FILES, by_signature, wire.refuse, prefix=""),
+        *_routes(CONTROL, by_key, wire.refuse),
+        *_routes((health, *FILES), by_token, wire.refuse),
+        *_routes(INTERPRETER, by_token, interpreter.refuse),
+        *_routes(CALLS, by_token, wire.refuse_call),
+        *_routes(STREAMS, by_token, wire.refuse_stream),
+        *_routes(FILES, by_signature, wire.refuse, prefix=""),
     ]
 
 
@@ -109,17 +105,19 @@ def by_signature(service: Service, request: Request) -> Principal:
     return service.e2b.check_signature(request)
 
 
-def _rows(
-    rows: tuple[Row, ...],
-    who: Callable[[Service, Request], Principal],
-    refuse: Refuse,
-    prefix: str = PREFIX,
-) -> list[dict[str, Any]]:
+def _routes(rows: tuple[Row, ...], who: Who, refuse: Refuse, prefix: str = PREFIX) -> list[Route]:
     return [
-        {
-            "method": method, "path": prefix + path, "handler": handler, "scope": scope,
-            "new_work": handler in _NEW_WORK, "who": who, "refuse": refuse,
-            "security": "e2b_" + who.__name__.removeprefix("by_"),
-        }
+        Route(
+            method,
+            prefix + path,
+            handler,
+            scope,
+            status=201 if handler in _MAKES else 200,
+            new_work=handler in _NEW_WORK,
+            keyed=handler in _KEYED,
+            who=who,
+            refuse=refuse,
+            security="e2b_" + who.__name__.removeprefix("by_"),
+        )
         for method, path, handler, scope in rows
-    ]  # fmt: skip
+    ]

@@ -6,22 +6,21 @@ clients have no way to hear of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from atoll.service.api.sessions import keep_state, saved_state
 from atoll.service.core.processes import PLACE
-from atoll.service.core.sessions import MAX_PAGE
+from atoll.service.dialects.e2b import wire
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, not_found
-from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.requests import Json
+from atoll.service.storage.objects import SnapshotFacts, StoredObject
 from atoll.state.envelope import describe_state
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 _PREFIX, _TAG = "sta_", ":default"
 
@@ -33,7 +32,14 @@ class NewSnapshot(Struct, kw_only=True):
     memory: bool | None = None
 
 
-async def create(call: Call) -> Response:
+class SnapshotInfo(Struct):
+    """A snapshot, and its name if it has one."""
+
+    snapshotID: str  # noqa: N815 - as E2B writes it
+    names: list[str]
+
+
+async def create(call: ApiRequest) -> Json[SnapshotInfo]:
     """Save a sandbox, which goes on running."""
     given = await call.json(NewSnapshot)
     if given.memory is False:
@@ -41,64 +47,69 @@ async def create(call: Call) -> Response:
     hosted = call.session
     name = (given.name or "")[: bodies.MAX_METADATA_TEXT]
 
-    async def work() -> tuple[int, Any]:
+    async def work() -> SnapshotInfo:
         async with saved_state(call, hosted) as blob:
             left_out = dict(describe_state(blob).left_out)
             if not await hosted.processes.running():
                 left_out.pop(PLACE, None)  # the output of commands that have ended
             if left_out:
-                what = "; ".join(f"{one}: {why}" for one, why in left_out.items())
+                what = "; ".join(f"{variable}: {why}" for variable, why in left_out.items())
                 text = f"variables cannot be saved: {what}"
                 raise Problem(409, "state", f"{text}. Delete them, or fork the sandbox instead")
-            facts = {"sandbox": hosted.id, "template": call.service.e2b.facts(hosted).template}
-            kept = await keep_state(call, blob, snapshot={"name": name, **facts})
-        return 201, _snapshot(kept)
+            template = call.service.e2b.facts(hosted).template
+            facts = SnapshotFacts(name=name, sandbox=hosted.id, template=template)
+            return _snapshot(Snapshot(await keep_state(call, blob, facts), facts))
 
     return await call.once(work)
 
 
-async def list_all(call: Call) -> Response:
+async def list_all(call: ApiRequest) -> Json[list[SnapshotInfo]]:
     """List the tenant's snapshots, newest first; `sandboxID` and `name` choose among them."""
-    wanted = {"sandbox": call.query("sandboxID"), "name": call.query("name")}
+    sandbox, name = call.query("sandboxID"), call.query("name")
     own = [
-        one
-        for one in _own(call)
-        if all(not text or one["snapshot"][name] == text for name, text in wanted.items())
+        snapshot
+        for snapshot in _own(call)
+        if sandbox in ("", snapshot.facts.sandbox) and name in ("", snapshot.facts.name)
     ]
-    limit = max(1, min(call.number("limit", 100), MAX_PAGE))
-    after = [n for n, one in enumerate(own) if one["id"] == call.query("nextToken")]
-    begin = after[0] + 1 if after else 0
-    shown = own[begin : begin + limit]
-    response = as_json([_snapshot(one) for one in shown])
-    if begin + limit < len(own):
-        response.headers["x-next-token"] = shown[-1]["id"]
-    return response
+    shown, headers = wire.page(call, own)
+    return Json([_snapshot(snapshot) for snapshot in shown], headers=headers)
 
 
-async def delete(call: Call) -> Response:
+async def delete(call: ApiRequest) -> None:
     """Delete a snapshot."""
-    found = find(call, call.path["template"])
-    if found is None:
+    snapshot = find(call, call.path["template"])
+    if snapshot is None:
         raise not_found("snapshot")
-    await call.service.objects.delete(call.principal, "state", found["id"])
-    return nothing()
+    await call.service.objects.delete(call.principal, "state", snapshot.id)
 
 
-def find(call: Call, template: str) -> dict[str, Any] | None:
+class Snapshot(NamedTuple):
+    """A state that is a snapshot."""
+
+    state: StoredObject
+    facts: SnapshotFacts
+
+    @property
+    def id(self) -> str:
+        """The id of the state."""
+        return self.state.id
+
+
+def find(call: ApiRequest, template: str) -> Snapshot | None:
     """Return the newest snapshot with this id or name; None if the tenant has none."""
     wanted = template.removesuffix(_TAG)
-    for one in _own(call):
-        if wanted in (one["id"], one["snapshot"]["name"]):
-            return one
+    for snapshot in _own(call):
+        if wanted in (snapshot.id, snapshot.facts.name):
+            return snapshot
     if wanted.startswith(_PREFIX):
         raise not_found("snapshot")
     return None
 
 
-def _own(call: Call) -> list[dict[str, Any]]:
-    return [one for one in call.service.objects.list(call.principal, "state") if "snapshot" in one]
+def _own(call: ApiRequest) -> list[Snapshot]:
+    states = call.service.objects.list(call.principal, "state")
+    return [Snapshot(kept, kept.snapshot) for kept in states if kept.snapshot is not UNSET]
 
 
-def _snapshot(kept: dict[str, Any]) -> dict[str, Any]:
-    name = kept["snapshot"]["name"]
-    return {"snapshotID": kept["id"], "names": [name] if name else []}
+def _snapshot(kept: Snapshot) -> SnapshotInfo:
+    return SnapshotInfo(kept.id, [kept.facts.name] if kept.facts.name else [])

@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-import json
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from msgspec import Struct
 from starlette.responses import Response
 
+from atoll.service.core.sessions import MAX_PAGE
+from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, encode
 from atoll.service.http.requests import EventResponse, check_structure
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from atoll.service.core.executions import Event
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.streams import Event
 
+
+class _Listed(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+T = TypeVar("T")
+L = TypeVar("L", bound=_Listed)
 STREAM = "application/connect+json"
 _HEAD = struct.Struct(">BI")
 _LAST = 2
-MOST_MESSAGE = 4 << 20
-_CODES = {
-    400: "invalid_argument", 401: "unauthenticated", 403: "permission_denied", 404: "not_found",
-    408: "deadline_exceeded", 409: "already_exists", 410: "unavailable", 413: "resource_exhausted",
-    422: "invalid_argument", 429: "resource_exhausted", 499: "canceled", 500: "internal",
-    501: "unimplemented", 502: "unavailable", 503: "unavailable", 507: "resource_exhausted",
-}  # fmt: skip
+MAX_MESSAGE = 4 << 20
+_STATUSES = {
+    "invalid_argument": (400, 422),
+    "unauthenticated": (401,),
+    "permission_denied": (403,),
+    "not_found": (404,),
+    "deadline_exceeded": (408,),
+    "already_exists": (409,),
+    "unavailable": (410, 502, 503),
+    "resource_exhausted": (413, 429, 507),
+    "canceled": (499,),
+    "internal": (500,),
+    "unimplemented": (501,),
+}
+_CODES = {status: code for code, statuses in _STATUSES.items() for status in statuses}
+
+
+class Empty(Struct):
+    """An answer that says only that it was done."""
 
 
 def refuse(problem: Problem, _request_id: str) -> Response:
@@ -64,7 +86,9 @@ def last_frame(problem: Problem | None = None) -> bytes:
     return _HEAD.pack(_LAST, len(body)) + body
 
 
-async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[dict[str, Any]]:
+async def messages(
+    call: ApiRequest, shape: type[T], seconds: float | None = None
+) -> AsyncIterator[T]:
     """Yield the messages of a streamed request as they come; 400 if they cannot be read."""
     rest = b""
     async for piece in call.pieces("max_body_bytes", seconds=seconds):
@@ -72,54 +96,44 @@ async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[di
         rest, at = rest + piece, 0
         while len(rest) - at >= _HEAD.size:
             flags, length = _HEAD.unpack_from(rest, at)
-            if flags & ~_LAST or length > MOST_MESSAGE:
+            if flags & ~_LAST or length > MAX_MESSAGE:
                 raise Problem(400, "invalid", "a frame is compressed, unknown, or too long")
             if len(rest) - at < _HEAD.size + length:
                 break
             at += _HEAD.size + length
             if not flags & _LAST:
                 check_structure(rest[at - length : at])
-                yield parse(rest[at - length : at])
+                yield bodies.read(rest[at - length : at], shape)
         rest = rest[at:]
     if rest:
         raise Problem(400, "invalid", "a frame of the stream is cut off")
 
 
-async def message(call: Call) -> dict[str, Any]:
+async def message(call: ApiRequest, shape: type[T]) -> T:
     """Return the only message of a streamed request; 400 if there are none or several."""
-    found: dict[str, Any] | None = None
-    async for one in messages(call):
-        if found is not None:
-            raise Problem(400, "invalid", "the request has one message, not several")
-        found = one
-    if found is None:
-        raise Problem(400, "invalid", "the request has one message")
-    return found
+    received = [message async for message in messages(call, shape)]
+    if len(received) != 1:
+        raise Problem(400, "invalid", f"the request has one message, not {len(received)}")
+    return received[0]
 
 
-def parse(body: bytes) -> dict[str, Any]:
-    """Return a message; 400 if it is not a JSON object."""
-    try:
-        found = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise Problem(400, "invalid", "the message is not a JSON object")
-    return found
-
-
-def text_of(given: dict[str, Any], name: str) -> str:
-    """Return a field that has to be a text; 400 if it is something else."""
-    found = given.get(name, "")
-    if not isinstance(found, str):
-        raise Problem(400, "invalid", f"{name} is not a text")
-    return found
+def page(call: ApiRequest, own: list[L]) -> tuple[list[L], dict[str, str]]:
+    """Return the part of a list that a request asks for, and the header that names the next."""
+    limit = max(1, min(call.number("limit", 100), MAX_PAGE))
+    idents = [listed.id for listed in own]
+    token = call.query("nextToken")
+    begin = idents.index(token) + 1 if token in idents else 0
+    more = begin + limit < len(own)
+    headers = {"x-next-token": idents[begin + limit - 1]} if more else {}
+    return own[begin : begin + limit], headers
 
 
 class FrameResponse(EventResponse):
     """Streams the frames of a Connect response."""
 
-    def __init__(self, call: Call, frames: AsyncIterator[list[Event]], session: str = "") -> None:
+    def __init__(
+        self, call: ApiRequest, frames: AsyncIterator[list[Event]], session: str = ""
+    ) -> None:
         super().__init__(call, frames, session=session)
         self._sse = False
         self.headers["content-type"] = STREAM

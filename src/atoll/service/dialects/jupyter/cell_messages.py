@@ -1,4 +1,4 @@
-"""What a notebook is told of a cell, and what it asks of a kernel, as Jupyter's messages have it.
+"""What a notebook sees of a cell, and what it asks of a kernel, as Jupyter's messages have it.
 
 The Jupyter kernel and the HTTP service's gateway both answer with these; neither package of
 Jupyter's is needed. SECURITY: code that is made here runs in the guest; a name goes into it only
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
     from atoll.types import Display, SandboxResult
 
-Message = tuple[str, dict[str, Any]]
+Content = dict[str, Any]
+"""The content of a message, as Jupyter's protocol has it."""
+Message = tuple[str, Content]
 """The type of a message, and its content."""
-MOST_HISTORY = 10_000
-MOST_HISTORY_LENGTH = 1 << 18
+MAX_HISTORY = 10_000
+MAX_HISTORY_LENGTH = 1 << 18
 """Characters of all earlier cells that are kept."""
-MOST_MATCHES = 500
+MAX_MATCHES = 500
 ASK_MS = 5_000
 """How long a completion or an inspection may take."""
 LANGUAGE_INFO = {
@@ -54,11 +56,11 @@ class CellResult:
     kind: str
     error_type: str | None
     error: str | None
-    value_repr: str | None
+    value_repr: str | None = None
     """None if the cell has no value, or its value is None."""
-    is_scalar: bool
+    is_scalar: bool = False
     """Whether the value is a number or a text, which has no form but its repr."""
-    displays: Sequence[Display]
+    displays: Sequence[Display] = ()
 
     @classmethod
     def of(cls, result: SandboxResult) -> CellResult:
@@ -73,7 +75,7 @@ class CellResult:
             displays=result.displays,
         )
 
-    def failure(self, trace: str) -> dict[str, Any]:
+    def failure(self, trace: str) -> Content:
         """Return the content of an error: its name, its words, its traceback by lines."""
         name, words = self.error_type or self.kind, self.error or ""
         words = words.removeprefix(f"{name}: ")
@@ -82,29 +84,29 @@ class CellResult:
 
     def messages(self, count: int) -> list[Message]:
         """Return what the cell shows: images and displays first, its value as the last."""
-        shown: list[dict[str, Any]] = []
-        forms: dict[str, Any] = {}
-        for one in self.displays:
-            if one.media_type not in _TEXT_FORMS:
-                shown.append({one.media_type: base64.b64encode(one.data).decode()})
+        shown: list[Content] = []
+        forms: Content = {}
+        for display in self.displays:
+            if display.media_type not in _TEXT_FORMS:
+                shown.append({display.media_type: base64.b64encode(display.data).decode()})
                 continue
-            if one.media_type in forms:  # the forms of another object begin
+            if display.media_type in forms:  # the forms of another object begin
                 shown.append(forms)
                 forms = {}
-            forms[one.media_type] = one.data.decode("utf-8", "replace")
+            forms[display.media_type] = display.data.decode("utf-8", "replace")
         if forms and (self.value_repr is None or self.is_scalar):
             shown.append(forms)
             forms = {}
-        told: list[Message] = [
-            ("display_data", {"data": one, "metadata": {}, "transient": {}}) for one in shown
+        messages: list[Message] = [
+            ("display_data", {"data": data, "metadata": {}, "transient": {}}) for data in shown
         ]
         if self.value_repr is not None:
             data = {"text/plain": self.value_repr, **forms}
             value = {"execution_count": count, "data": data, "metadata": {}}
-            told.append(("execute_result", value))
-        return told
+            messages.append(("execute_result", value))
+        return messages
 
-    def expression(self) -> dict[str, Any]:
+    def expression(self) -> Content:
         """Return the answer for one of `user_expressions`."""
         if self.success:
             data = {"text/plain": self.value_repr or "None"}
@@ -136,20 +138,20 @@ class Past:
 
     def add(self, number: int, code: str) -> None:
         """Keep a cell; the oldest are forgotten when there are too many, or they are too long."""
-        self._cells = [*self._cells[1 - MOST_HISTORY :], (number, code[:MOST_HISTORY_LENGTH])]
-        while sum(len(one) for _, one in self._cells) > MOST_HISTORY_LENGTH:
+        self._cells = [*self._cells[1 - MAX_HISTORY :], (number, code[:MAX_HISTORY_LENGTH])]
+        while sum(len(one) for _, one in self._cells) > MAX_HISTORY_LENGTH:
             self._cells.pop(0)
 
-    def find(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def find(self, asked: Content) -> Content:
         """Return the answer to a history request: a range, a search, or the last ones."""
         cells: Iterable[tuple[int, str]] = self._cells
         kind, most = asked.get("hist_access_type"), asked.get("n")
         if kind == "range":
-            first, last = asked.get("start") or 0, asked.get("stop") or MOST_HISTORY
-            cells = [one for one in cells if first <= one[0] < last]
+            first, last = asked.get("start") or 0, asked.get("stop") or MAX_HISTORY
+            cells = [cell for cell in cells if first <= cell[0] < last]
         elif kind == "search":
             pattern = asked.get("pattern") or "*"
-            cells = [one for one in cells if fnmatch.fnmatchcase(one[1], pattern)]
+            cells = [cell for cell in cells if fnmatch.fnmatchcase(cell[1], pattern)]
             if asked.get("unique"):
                 cells = [(number, code) for code, number in {c: n for n, c in cells}.items()]
         pairs = asked.get("output")
@@ -166,12 +168,12 @@ def completing(code: str, cursor: int) -> tuple[str, str]:
     return word, f"print(*{lookup}, sep='\\n')" if word else ""
 
 
-def completed(word: str, cursor: int, printed: str) -> dict[str, Any]:
+def completed(word: str, cursor: int, printed: str) -> Content:
     """Return the answer to a completion request."""
-    found = {one.rstrip("( ") for one in printed.splitlines() if one.startswith(word)}
+    names = {line.rstrip("( ") for line in printed.splitlines() if line.startswith(word)}
     return {
         "status": "ok",
-        "matches": sorted(found)[:MOST_MATCHES],
+        "matches": sorted(names)[:MAX_MATCHES],
         "cursor_start": cursor - len(word),
         "cursor_end": cursor,
         "metadata": {},
@@ -189,13 +191,13 @@ def inspecting(code: str, cursor: int) -> str:
     return f"print({pydoc}.render_doc({name}, renderer={pydoc}.plaintext))"
 
 
-def inspected(printed: str) -> dict[str, Any]:
+def inspected(printed: str) -> Content:
     """Return the answer to an inspection request."""
     data = {"text/plain": printed} if printed else {}
     return {"status": "ok", "data": data, "metadata": {}, "found": bool(data)}
 
 
-def is_complete(code: str) -> dict[str, Any]:
+def is_complete(code: str) -> Content:
     """Say whether a front end should run the code or let the user type on."""
     try:
         python = magics.translate(code)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.sandbox.base import check_code
+from atoll.service.core.work import CellRequest, RunResult
 from atoll.service.dialects.jupyter import cell_messages
-from atoll.service.dialects.jupyter.cell_messages import CellResult, Printed
+from atoll.service.dialects.jupyter.cell_messages import CellResult, Content, Printed
 from atoll.service.dialects.jupyter.messages import VERSION
-from atoll.service.http.problems import Problem
+from atoll.service.http.problems import Problem, ProblemInfo
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from atoll.service.dialects.jupyter.kernel import Kernel
     from atoll.service.dialects.jupyter.messages import KernelMessage
 
-    Answer = Callable[[Kernel, Principal, KernelMessage], Awaitable[dict[str, Any]]]
+    Answer = Callable[[Kernel, Principal, KernelMessage], Awaitable[Content]]
 
-MOST_EXPRESSIONS = 64
+MAX_EXPRESSIONS = 64
 
 
-async def execute(kernel: Kernel, principal: Principal, message: KernelMessage) -> dict[str, Any]:
+async def execute(kernel: Kernel, principal: Principal, message: KernelMessage) -> Content:
     """Run a cell and publish what it shows, as it comes."""
     asked = message.content
     code, silent = _text(asked, "code"), bool(asked.get("silent"))
@@ -33,9 +34,9 @@ async def execute(kernel: Kernel, principal: Principal, message: KernelMessage) 
     if asked.get("store_history", True) and not silent:
         kernel.count += 1
         kernel.past.add(kernel.count, code)
-    told = {"code": code, "execution_count": kernel.count}
     if not silent:
-        await kernel.publish(message, "execute_input", told)
+        shown_code = {"code": code, "execution_count": kernel.count}
+        await kernel.publish(message, "execute_input", shown_code)
     execution = _begin(kernel, principal, code, None, keep=not silent)
     printed = Printed()
     result = await _follow(kernel, message, execution, printed, silent=silent)
@@ -50,32 +51,32 @@ async def execute(kernel: Kernel, principal: Principal, message: KernelMessage) 
     return {**_counted(kernel), "payload": [], "user_expressions": found}
 
 
-async def complete(kernel: Kernel, principal: Principal, message: KernelMessage) -> dict[str, Any]:
+async def complete(kernel: Kernel, principal: Principal, message: KernelMessage) -> Content:
     """Complete a name by what exists in the session."""
     code, cursor = _text(message.content, "code"), _cursor(message.content)
     word, asking = cell_messages.completing(code, cursor)
     return cell_messages.completed(word, cursor, await _ask(kernel, principal, asking))
 
 
-async def inspect(kernel: Kernel, principal: Principal, message: KernelMessage) -> dict[str, Any]:
+async def inspect(kernel: Kernel, principal: Principal, message: KernelMessage) -> Content:
     """Describe the name at the cursor."""
     asking = cell_messages.inspecting(_text(message.content, "code"), _cursor(message.content))
     return cell_messages.inspected(await _ask(kernel, principal, asking))
 
 
-async def is_complete(_kernel: Kernel, _who: Principal, message: KernelMessage) -> dict[str, Any]:
+async def is_complete(_kernel: Kernel, _who: Principal, message: KernelMessage) -> Content:
     """Say whether code can be run as it is."""
     return cell_messages.is_complete(_text(message.content, "code"))
 
 
-async def history(kernel: Kernel, _who: Principal, message: KernelMessage) -> dict[str, Any]:
+async def history(kernel: Kernel, _who: Principal, message: KernelMessage) -> Content:
     """Return earlier cells."""
     return kernel.past.find(message.content)
 
 
-async def info(kernel: Kernel, _who: Principal, _message: KernelMessage) -> dict[str, Any]:
+async def info(kernel: Kernel, _who: Principal, _message: KernelMessage) -> Content:
     """Say what the kernel is, and what isolation its cells have."""
-    isolation = kernel.hosted.describe()["isolation"]
+    isolation = kernel.hosted.box_facts.isolation
     return {
         "status": "ok",
         "protocol_version": VERSION,
@@ -88,18 +89,18 @@ async def info(kernel: Kernel, _who: Principal, _message: KernelMessage) -> dict
     }
 
 
-async def comms(_kernel: Kernel, _who: Principal, _message: KernelMessage) -> dict[str, Any]:
+async def comms(_kernel: Kernel, _who: Principal, _message: KernelMessage) -> Content:
     """Say that there are no comms, which widgets would need."""
     return {"status": "ok", "comms": {}}
 
 
-async def interrupt(kernel: Kernel, _who: Principal, _message: KernelMessage) -> dict[str, Any]:
+async def interrupt(kernel: Kernel, _who: Principal, _message: KernelMessage) -> Content:
     """Interrupt the cell that runs."""
     await kernel.interrupt()
     return {"status": "ok"}
 
 
-async def shutdown(kernel: Kernel, _who: Principal, message: KernelMessage) -> dict[str, Any]:
+async def shutdown(kernel: Kernel, _who: Principal, message: KernelMessage) -> Content:
     """Restart the kernel, or end it."""
     again = bool(message.content.get("restart"))
     if again:
@@ -109,7 +110,7 @@ async def shutdown(kernel: Kernel, _who: Principal, message: KernelMessage) -> d
     return {"status": "ok", "restart": again}
 
 
-async def refused(kernel: Kernel, message: KernelMessage, problem: Problem) -> dict[str, Any]:
+async def refused(kernel: Kernel, message: KernelMessage, problem: Problem) -> Content:
     """Return the answer to a request that cannot be served; a cell's is published too."""
     content = {"ename": problem.code, "evalue": problem.detail, "traceback": [problem.detail]}
     if message.kind == "execute_request":
@@ -134,13 +135,10 @@ def _begin(
     kernel: Kernel, principal: Principal, code: str, timeout_ms: float | None, *, keep: bool
 ) -> Execution:
     """Start code in the session, under the limits that all executions have."""
-    service, hosted = kernel.service, kernel.hosted
-    execution = service.executions.new(principal, hosted.id)
-    if keep:
-        hosted.history.add(execution, "execute", code)
-    work = service.run_in_session(execution, hosted, code, verb="execute", timeout_ms=timeout_ms)
-    service.begin(execution, work)
-    return execution
+    request = CellRequest(
+        hosted=kernel.hosted, text=code, code=code, timeout_ms=timeout_ms, kept=keep
+    )
+    return kernel.service.start(principal, request)
 
 
 async def _follow(
@@ -163,21 +161,22 @@ async def _follow(
 
 
 def _result(execution: Execution) -> CellResult:
-    found = json.loads(execution.body)
-    if execution.status >= 400:
-        name = found.get("class") or found["code"]
+    ended = execution.outcome()
+    if isinstance(ended, ProblemInfo):
         return CellResult(
-            success=False, kind=found["code"], error_type=name, error=found["detail"],
-            value_repr=None, is_scalar=False, displays=(),
-        )  # fmt: skip
-    value = found["value"]
+            success=False,
+            kind=ended.code,
+            error_type=ended.error_class or ended.code,
+            error=ended.detail,
+        )
+    assert isinstance(ended, RunResult)
     return CellResult(
-        success=found["success"],
-        kind=found["kind"],
-        error_type=found["error_type"],
-        error=found["error"],
-        value_repr=None if value is None else found["value_repr"],
-        is_scalar=isinstance(value, str | int | float),
+        success=ended.success,
+        kind=ended.kind,
+        error_type=ended.error_type,
+        error=ended.error,
+        value_repr=None if ended.value is None else ended.value_repr,
+        is_scalar=isinstance(ended.value, str | int | float),
         displays=execution.displays,
     )
 
@@ -188,15 +187,15 @@ async def _ask(kernel: Kernel, principal: Principal, code: str) -> str:
         return ""
     execution = _begin(kernel, principal, code, cell_messages.ASK_MS, keep=False)
     await execution.wait()
-    found = json.loads(execution.body)
-    return str(found["stdout"])[:64_000] if found.get("success") else ""
+    ended = execution.outcome()
+    return ended.stdout[:64_000] if isinstance(ended, RunResult) and ended.success else ""
 
 
-async def _expressions(kernel: Kernel, principal: Principal, wanted: Any) -> dict[str, Any]:
+async def _expressions(kernel: Kernel, principal: Principal, wanted: Any) -> Content:
     if not isinstance(wanted, dict):
         return {}
     found = {}
-    for name, code in list(wanted.items())[:MOST_EXPRESSIONS]:
+    for name, code in list(wanted.items())[:MAX_EXPRESSIONS]:
         check_code(str(code))
         execution = _begin(kernel, principal, str(code), None, keep=False)
         await execution.wait()
@@ -204,26 +203,24 @@ async def _expressions(kernel: Kernel, principal: Principal, wanted: Any) -> dic
     return found
 
 
-async def _failed(
-    kernel: Kernel, message: KernelMessage, content: dict[str, Any]
-) -> dict[str, Any]:
+async def _failed(kernel: Kernel, message: KernelMessage, content: Content) -> Content:
     if not message.content.get("silent"):
         await kernel.publish(message, "error", content)
     return {**_counted(kernel), **content, "status": "error"}
 
 
-def _counted(kernel: Kernel) -> dict[str, Any]:
+def _counted(kernel: Kernel) -> Content:
     return {"status": "ok", "execution_count": kernel.count}
 
 
-def _text(asked: dict[str, Any], name: str) -> str:
+def _text(asked: Content, name: str) -> str:
     found = asked.get(name, "")
     if not isinstance(found, str):
         raise Problem(400, "invalid", f"{name} is not a text")
     return found
 
 
-def _cursor(asked: dict[str, Any]) -> int:
+def _cursor(asked: Content) -> int:
     length = len(_text(asked, "code"))
     found = asked.get("cursor_pos")
     return min(max(found, 0), length) if isinstance(found, int) else length

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from atoll.hosting.pool.tiers import TIERS
-from atoll.service.access import permissions
 from atoll.service.dialects.jupyter.kernel import Kernel
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, not_found
@@ -50,12 +49,7 @@ class Gateway:
             raise Problem(404, "not_found", f"there is no kernel {name!r:.60}: there are {known}")
         service = self._service
         asked = bodies.NewSession(template=None if name == DEFAULT else name, env=env)
-        config, callbacks = service.prepare(
-            asked.config(
-                principal.quota, service.settings, **permissions.wanted(asked, service.settings)
-            ),
-            asked.asks(),
-        )
+        config, callbacks = await service.configure(principal, asked)
         life = bodies.Life(metadata={"client": "jupyter"})
         hosted = await service.sessions.open(principal, config, callbacks, life)
         hosted.comes_back = False  # a kernel is known by an id of its own
@@ -65,7 +59,7 @@ class Gateway:
         return kernel
 
     def get(self, principal: Principal, ident: str) -> Kernel:
-        """Return a kernel of the tenant; 404 if it has no such one."""
+        """Return a kernel of the tenant; 404 if it has none of that id."""
         kernel = self._kernels.get(ident)
         if kernel is None or kernel.hosted.tenant != principal.tenant or kernel.hosted.over:
             raise not_found("kernel")
@@ -73,8 +67,11 @@ class Gateway:
 
     def of(self, principal: Principal) -> list[Kernel]:
         """Return the tenant's kernels, oldest first."""
-        own = [one for one in self._kernels.values() if one.hosted.tenant == principal.tenant]
-        return [one for one in own if not one.hosted.over]
+        return [
+            kernel
+            for kernel in self._kernels.values()
+            if kernel.hosted.tenant == principal.tenant and not kernel.hosted.over
+        ]
 
     async def end(self, kernel: Kernel) -> None:
         """End a kernel and its session."""
@@ -84,7 +81,7 @@ class Gateway:
 
     async def sweep(self) -> None:
         """Close the sockets of kernels whose sessions have ended."""
-        for kernel in [one for one in self._kernels.values() if one.hosted.over]:
+        for kernel in [kernel for kernel in self._kernels.values() if kernel.hosted.over]:
             await self.end(kernel)
 
     def check(self, connection: HTTPConnection) -> Principal:

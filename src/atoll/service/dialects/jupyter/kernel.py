@@ -14,6 +14,8 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import Struct
+
 from atoll.service.dialects.jupyter import cells
 from atoll.service.dialects.jupyter.cell_messages import Past
 from atoll.service.dialects.jupyter.messages import KernelMessage, header
@@ -25,11 +27,11 @@ if TYPE_CHECKING:
     from atoll.service.core.service import Service
     from atoll.service.core.tenant_session import HostedSession
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 """Requests that wait for their turn; then the kernel stops reading from its sockets."""
-MOST_MISSED_BYTES = 4 << 20
+MAX_MISSED_BYTES = 4 << 20
 """What is kept for the next socket while there is none; the oldest is forgotten first."""
-MOST_SOCKETS = 32
+MAX_SOCKETS = 32
 _LOG = logging.getLogger("atoll.service")
 
 
@@ -46,6 +48,16 @@ class Listener(Protocol):
         """Close the connection."""
 
 
+class KernelInfo(Struct):
+    """A kernel as Jupyter's REST interface shows it."""
+
+    id: str
+    name: str
+    last_activity: str
+    execution_state: str
+    connections: int
+
+
 class Kernel:
     """A session as Jupyter's clients see it."""
 
@@ -55,25 +67,20 @@ class Kernel:
         """Jupyter's own word for who sent a message: new after each restart."""
         self.state, self.count, self.past = "idle", 0, Past()
         self.sockets: set[Listener] = set()
-        self._waiting: asyncio.Queue[tuple[Listener, KernelMessage]] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[tuple[Listener, KernelMessage]] = asyncio.Queue(MAX_WAITING)
         self._missed: deque[tuple[int, KernelMessage]] = deque()
         self._held = service.memory.admit(hosted.tenant, 0, "messages that no socket has heard")
         self._worker: asyncio.Task[None] | None = None
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> KernelInfo:
         """Return the model of Jupyter's REST interface."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "last_activity": iso_time(self.hosted.used),
-            "execution_state": self.state,
-            "connections": len(self.sockets),
-        }
+        used = iso_time(self.hosted.used)
+        return KernelInfo(self.id, self.name, used, self.state, len(self.sockets))
 
     async def attach(self, socket: Listener) -> None:
         """Publish to this socket too; first what no socket has heard."""
-        if len(self.sockets) >= MOST_SOCKETS:
-            raise Problem(429, "rate_limited", f"a kernel has at most {MOST_SOCKETS} sockets")
+        if len(self.sockets) >= MAX_SOCKETS:
+            raise Problem(429, "rate_limited", f"a kernel has at most {MAX_SOCKETS} sockets")
         self.sockets.add(socket)
         while self._missed:
             size, message = self._missed.popleft()
@@ -81,7 +88,7 @@ class Kernel:
             await socket.send(message)
 
     def detach(self, socket: Listener) -> None:
-        """Publish no more to this socket."""
+        """Stop publishing to this socket."""
         self.sockets.discard(socket)
 
     async def take(self, socket: Listener, message: KernelMessage) -> None:
@@ -99,7 +106,7 @@ class Kernel:
         message = KernelMessage("iopub", header(kind, self.session), content)
         if parent is not None:
             message.parent_header = parent.header
-        heard = [await one.send(message) for one in list(self.sockets)]
+        heard = [await socket.send(message) for socket in list(self.sockets)]
         if not any(heard):
             self._missed.append((len(encode(content)), message))
             while not self._fits_missed():
@@ -108,7 +115,7 @@ class Kernel:
     def _fits_missed(self) -> bool:
         """Return whether there is room for the messages that no socket has heard."""
         size = sum(size for size, _ in self._missed)
-        return size <= MOST_MISSED_BYTES and self._held.fits(size)
+        return size <= MAX_MISSED_BYTES and self._held.fits(size)
 
     async def interrupt(self) -> None:
         """Interrupt the cell that runs."""
@@ -139,7 +146,7 @@ class Kernel:
                 self._done(message)
 
     async def close(self) -> None:
-        """Tell the sockets that the kernel is no more, and close them."""
+        """Tell the sockets that the kernel has ended, and close them."""
         self.state = "dead"
         while not self._waiting.empty():
             self._done(self._waiting.get_nowait()[1])
@@ -182,7 +189,7 @@ class Kernel:
 
     @staticmethod
     def _done(message: KernelMessage) -> None:
-        """Hold a message no more: it was answered, or never will be."""
+        """Stop holding a message: it was answered, or never will be."""
         if message.held is not None:
             message.held.release()
 

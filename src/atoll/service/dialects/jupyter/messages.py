@@ -21,10 +21,12 @@ from atoll.text.amounts import iso_time
 if TYPE_CHECKING:
     from atoll.service.access.admission import Holding
 
+Fields = dict[str, Any]
+"""A header, the metadata or the content of a message."""
 V1 = "v1.kernel.websocket.jupyter.org"
 """The sub-protocol whose frames are binary; without one, a frame is JSON."""
 VERSION = "5.4"
-MOST_PARTS = 1_000
+MAX_PARTS = 1_000
 LONGEST_NAME = 1_000
 _HEADER = ("msg_id", "msg_type", "session", "username", "date", "version", "subshell_id")
 _FIELDS = ("header", "parent_header", "metadata", "content")
@@ -35,10 +37,10 @@ class KernelMessage:
     """One message; buffers are not kept, as nothing that is served has any."""
 
     channel: str
-    header: dict[str, Any]
-    content: dict[str, Any]
-    parent_header: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    header: Fields
+    content: Fields
+    parent_header: Fields = field(default_factory=dict)
+    metadata: Fields = field(default_factory=dict)
     held: Holding | None = None
     """What the service holds of it until it is answered."""
 
@@ -56,14 +58,12 @@ class KernelMessage:
             if name in _HEADER and isinstance(one, str) and len(one) <= LONGEST_NAME
         }
 
-    def answer(
-        self, channel: str, kind: str, content: dict[str, Any], session: str
-    ) -> KernelMessage:
+    def answer(self, channel: str, kind: str, content: Fields, session: str) -> KernelMessage:
         """Return a message whose parent is this one."""
         return KernelMessage(channel, header(kind, session), content, self.header)
 
 
-def header(kind: str, session: str) -> dict[str, Any]:
+def header(kind: str, session: str) -> Fields:
     """Return the header of a new message."""
     return {
         "msg_id": uuid.uuid4().hex,
@@ -89,14 +89,12 @@ def read(frame: str | bytes, protocol: str | None) -> KernelMessage:
     if protocol == V1 and isinstance(frame, bytes):
         parts = _parts_v1(frame)
         channel: Any = parts[0].decode()
-        found: dict[str, Any] = {
-            name: _load(part) for name, part in zip(_FIELDS, parts[1:5], strict=True)
-        }
+        found: Fields = {name: _load(part) for name, part in zip(_FIELDS, parts[1:5], strict=True)}
     else:
         found = _load(frame if isinstance(frame, str) else _first_part(frame))
         channel = found.get("channel") or "shell"
     given = {name: found.get(name) or {} for name in _FIELDS}
-    if not isinstance(channel, str) or not all(isinstance(one, dict) for one in given.values()):
+    if not isinstance(channel, str) or not all(isinstance(part, dict) for part in given.values()):
         raise ValueError("the message has a part of a wrong type")
     if not isinstance(given["header"].get("msg_type"), str):
         raise ValueError("the message has no msg_type")  # noqa: TRY004 - as above
@@ -105,7 +103,7 @@ def read(frame: str | bytes, protocol: str | None) -> KernelMessage:
     )
 
 
-def _load(text: str | bytes) -> dict[str, Any]:
+def _load(text: str | bytes) -> Fields:
     try:
         rpc.check_structure(text.encode("utf-8", "replace") if isinstance(text, str) else text)
         found = json.loads(text)
@@ -140,7 +138,7 @@ def _first_part(frame: bytes) -> bytes:
 def _cut(frame: bytes, form: str, *, ends: bool = True) -> list[bytes]:
     size = struct.calcsize(form)
     (count,) = struct.unpack_from(form, frame) if len(frame) >= size else (0,)
-    if not 1 <= count <= MOST_PARTS or len(frame) < size * (1 + count):
+    if not 1 <= count <= MAX_PARTS or len(frame) < size * (1 + count):
         raise ValueError("the frame does not hold the parts that it names")
     offsets = list(struct.unpack_from(f"{form[0]}{count}{form[1]}", frame, size))
     offsets += [] if ends else [len(frame)]

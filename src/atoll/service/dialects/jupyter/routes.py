@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from starlette.responses import Response
@@ -10,8 +10,10 @@ from starlette.responses import Response
 from atoll import __version__
 from atoll.hosting.pool.tiers import TIERS
 from atoll.service.dialects.jupyter.gateway import DEFAULT, PREFIX
+from atoll.service.dialects.jupyter.kernel import KernelInfo
 from atoll.service.http.problems import encode, not_found
-from atoll.service.http.requests import as_json, nothing
+from atoll.service.http.requests import Json
+from atoll.service.http.route import Route
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
     from atoll.service.core.service import Service
     from atoll.service.dialects.jupyter.kernel import Kernel
     from atoll.service.http.problems import Problem
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.route import Handler
 
 
 class NewKernel(Struct, kw_only=True):
@@ -30,87 +33,121 @@ class NewKernel(Struct, kw_only=True):
     env: dict[str, str] | None = None
 
 
-async def version(_call: Call) -> Response:
+class VersionInfo(Struct):
+    """Which service this is."""
+
+    version: str = __version__
+    name: str = "atoll"
+
+
+class KernelSpec(Struct, kw_only=True):
+    """How a kernel is started and shown."""
+
+    argv: list[str] = []
+    env: dict[str, str] = {}
+    display_name: str
+    language: str = "python"
+    interrupt_mode: str = "message"
+    metadata: dict[str, str] = {}
+
+
+class NamedSpec(Struct):
+    """A kind of kernel."""
+
+    name: str
+    spec: KernelSpec
+    resources: dict[str, str] = {}
+
+
+class KernelSpecs(Struct):
+    """The kinds of kernels."""
+
+    default: str
+    kernelspecs: dict[str, NamedSpec]
+
+
+async def version(_call: ApiRequest) -> VersionInfo:
     """Say which service this is."""
-    return as_json({"version": __version__, "name": "atoll"})
+    return VersionInfo()
 
 
-async def list_specs(_call: Call) -> Response:
+async def list_specs(_call: ApiRequest) -> KernelSpecs:
     """List the kinds of kernels: the usual one, and one for each set of libraries."""
-    found = {name: _spec(name) for name in (DEFAULT, *TIERS)}
-    return as_json({"default": DEFAULT, "kernelspecs": found})
+    return KernelSpecs(DEFAULT, {name: _spec(name) for name in (DEFAULT, *TIERS)})
 
 
-async def show_spec(call: Call) -> Response:
+async def show_spec(call: ApiRequest) -> NamedSpec:
     """Return one kind of kernel."""
     name = call.path["name"]
     if name not in (DEFAULT, *TIERS):
         raise not_found("kernel spec")
-    return as_json(_spec(name))
+    return _spec(name)
 
 
-async def list_kernels(call: Call) -> Response:
+async def list_kernels(call: ApiRequest) -> list[KernelInfo]:
     """List the tenant's kernels."""
-    return as_json([one.describe() for one in call.service.gateway.of(call.principal)])
+    return [kernel.describe() for kernel in call.service.gateway.of(call.principal)]
 
 
-async def start(call: Call) -> Response:
+async def start(call: ApiRequest) -> Json[KernelInfo]:
     """Start a kernel."""
     given = await call.json(NewKernel)
     # Gateway clients send variables named KERNEL_*, which are about their own machine.
     env = {k: v for k, v in (given.env or {}).items() if not k.startswith("KERNEL_")}
     kernel = await call.service.gateway.start(call.principal, given.name or DEFAULT, env)
-    response = as_json(kernel.describe(), 201)
-    response.headers["location"] = f"{PREFIX}/api/kernels/{kernel.id}"
-    return response
+    return Json(kernel.describe(), 201, {"location": f"{PREFIX}/api/kernels/{kernel.id}"})
 
 
-async def show(call: Call) -> Response:
+async def show(call: ApiRequest) -> KernelInfo:
     """Return what is known of a kernel."""
-    return as_json(_kernel(call).describe())
+    return _kernel(call).describe()
 
 
-async def end(call: Call) -> Response:
+async def end(call: ApiRequest) -> None:
     """End a kernel."""
     await call.service.gateway.end(_kernel(call))
-    return nothing()
 
 
-async def interrupt(call: Call) -> Response:
+async def interrupt(call: ApiRequest) -> None:
     """Interrupt the cell that runs."""
     await _kernel(call).interrupt()
-    return nothing()
 
 
-async def restart(call: Call) -> Response:
+async def restart(call: ApiRequest) -> KernelInfo:
     """Start a kernel afresh."""
     kernel = _kernel(call)
     await kernel.restart()
-    return as_json(kernel.describe())
+    return kernel.describe()
 
 
-def facts() -> list[dict[str, Any]]:
-    """Return the fields of every route of the gateway."""
-    one = "/api/kernels/{kernel}"
-    rows = (
+def routes() -> list[Route]:
+    """Return every route of the gateway."""
+    kernel = "/api/kernels/{kernel}"
+    rows: tuple[tuple[str, str, Handler, str], ...] = (
         ("GET", "/api", version, ""),
         ("GET", "/api/kernelspecs", list_specs, "sessions"),
         ("GET", "/api/kernelspecs/{name}", show_spec, "sessions"),
         ("GET", "/api/kernels", list_kernels, "sessions"),
         ("POST", "/api/kernels", start, "sessions"),
-        ("GET", one, show, "sessions"),
-        ("DELETE", one, end, "sessions"),
-        ("POST", f"{one}/interrupt", interrupt, "execute"),
-        ("POST", f"{one}/restart", restart, "sessions"),
+        ("GET", kernel, show, "sessions"),
+        ("DELETE", kernel, end, "sessions"),
+        ("POST", f"{kernel}/interrupt", interrupt, "execute"),
+        ("POST", f"{kernel}/restart", restart, "sessions"),
     )
     return [
-        {
-            "method": method, "path": PREFIX + path, "handler": handler, "scope": scope,
-            "new_work": handler in (start, restart), "who": by_token, "refuse": refuse,
-            "security": "jupyter",
-        }
+        Route(
+            method,
+            PREFIX + path,
+            handler,
+            scope,
+            status=201 if handler is start else 200,
+            new_work=handler in (start, restart),
+            who=by_token,
+            refuse=refuse,
+            security="jupyter",
+        )
         for method, path, handler, scope in rows
-    ]  # fmt: skip
+    ]
 
 
 def by_token(service: Service, request: Request) -> Principal:
@@ -127,18 +164,10 @@ def refuse(problem: Problem, _request_id: str) -> Response:
     return Response(body, problem.status, headers, "application/json")
 
 
-def _kernel(call: Call) -> Kernel:
+def _kernel(call: ApiRequest) -> Kernel:
     return call.service.gateway.get(call.principal, call.path["kernel"])
 
 
-def _spec(name: str) -> dict[str, Any]:
+def _spec(name: str) -> NamedSpec:
     libraries = "" if name == DEFAULT else f", {name}"
-    spec = {
-        "argv": [],
-        "env": {},
-        "display_name": f"Python (Atoll sandbox{libraries})",
-        "language": "python",
-        "interrupt_mode": "message",
-        "metadata": {},
-    }
-    return {"name": name, "spec": spec, "resources": {}}
+    return NamedSpec(name, KernelSpec(display_name=f"Python (Atoll sandbox{libraries})"))

@@ -7,6 +7,7 @@ let in only if the operator named a key for that, and only from the networks tha
 from __future__ import annotations
 
 import base64
+import dataclasses
 import ipaddress
 import re
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ class Credentials:
 
     def __init__(self, settings: ServiceSettings, keys: Keys) -> None:
         self._keys, self._open = keys, settings.librechat_key
-        self._networks = [ipaddress.ip_network(one) for one in settings.librechat_networks]
+        self._networks = [ipaddress.ip_network(text) for text in settings.librechat_networks]
         self._tokens: Tokens | None = None
         self.reload(settings)
 
@@ -43,7 +44,7 @@ class Credentials:
     def check(self, request: Request) -> Principal:
         """Return who asks; 400 for two credentials, 401 for none that is valid."""
         headers = request.headers
-        given = [_of_header(one) for one in headers.getlist("authorization")]
+        given = [_of_header(text) for text in headers.getlist("authorization")]
         given += headers.getlist("x-api-key")
         if len(set(given)) > 1:
             raise Problem(400, "ambiguous", "Ambiguous authentication headers")
@@ -59,9 +60,8 @@ class Credentials:
             raise Problem(401, "unauthorized", text, reason="token")
         claims = self._tokens.verify(token)
         tenant = f"jwt.{claims['tenant_id']}"
-        scopes = frozenset(USUAL_SCOPES)
-        return Principal(key=f"{tenant}/{claims['sub']}", tenant=tenant, scopes=scopes,
-                         user=claims["sub"])  # fmt: skip
+        key, scopes = f"{tenant}/{claims['sub']}", frozenset(USUAL_SCOPES)
+        return Principal(key=key, tenant=tenant, scopes=scopes, user=claims["sub"])
 
     def _without(self, request: Request) -> Principal:
         if self._open and self._is_near(request):
@@ -77,7 +77,7 @@ class Credentials:
             address = ipaddress.ip_address(request.client.host if request.client else "")
         except ValueError:
             return False
-        return any(address in one for one in self._networks)
+        return any(address in network for network in self._networks)
 
 
 def _of_header(text: str) -> str:
@@ -96,5 +96,4 @@ def _of_header(text: str) -> str:
 
 
 def _shared(principal: Principal) -> Principal:
-    return Principal(key=principal.key, tenant=principal.tenant, scopes=principal.scopes,
-                     quota=principal.quota, user=SHARED_USER)  # fmt: skip
+    return dataclasses.replace(principal, user=SHARED_USER)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 from starlette.responses import Response
 
 from atoll.sandbox.base import check_code
+from atoll.service.core.work import RunRequest, RunResult, put_file
 from atoll.service.dialects.librechat import wire
 from atoll.service.dialects.librechat.stubs import bash_cell
-from atoll.service.dialects.librechat.workspace import Workspace
+from atoll.service.dialects.librechat.workspace import ExecAnswer, Workspace
 from atoll.service.http import bodies
-from atoll.service.http.problems import Problem, encode
-from atoll.service.http.requests import as_json, until_gone
+from atoll.service.http.problems import Problem, ProblemInfo, decode, encode
+from atoll.service.http.requests import Json, until_gone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.hosting.client_callbacks import ClientCallbacks
+    from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.keys import Principal
     from atoll.service.core.executions import Execution
-    from atoll.service.http.requests import Call
+    from atoll.service.core.service import Service
+    from atoll.service.http.requests import ApiRequest
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT_MS = 120_000.0
@@ -37,7 +38,7 @@ SPACE_SECONDS = 3.0
 MAX_BODY_BYTES = 50 << 20
 
 
-async def execute(call: Call) -> Response:
+async def execute(call: ApiRequest) -> Json[ExecAnswer]:
     """Run code; the answer has its output and its files. A guest's failure is in stderr."""
     check_workspace(call)
     given = await read(call, wire.Exec)
@@ -45,76 +46,81 @@ async def execute(call: Call) -> Response:
     code = given.code if language == "py" else bash_cell(given.code, given.arguments)
     check_code(code)
     workspace = Workspace(call.service, call.principal, given)
-    config, callbacks = prepare(call, given, {"tools": [], "asks": []}, timeout(given, call))
-    execution = call.service.executions.new(call.principal, None)
-    work = Work(workspace, config, callbacks, code)
-    call.service.begin(execution, work.carry_out(call, execution), call.held)
+    config, callbacks = await configure(call, given, [], timeout(given, call))
+    request = WorkspaceRun(code=code, config=config, callbacks=callbacks, workspace=workspace)
+    execution = call.service.start(call.principal, request, inputs=call.held)
     return SpacedResponse(call, execution, workspace)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class WorkspaceRun(RunRequest, kw_only=True):
     """Code to run with the files of a workspace."""
 
     workspace: Workspace
-    config: SandboxConfig
-    callbacks: ClientCallbacks
-    code: str
-    setup: str = ""
+    needs_sandbox: bool = True
 
-    async def carry_out(self, call: Call, execution: Execution) -> dict[str, Any]:
+    async def perform(self, execution: Execution, service: Service) -> RunResult:
         """Run it; one at a time in a runtime that lasts."""
-        runtimes, ident = call.service.librechat.runtimes, self.workspace.runtime
-        async with runtimes.lock(ident) if ident else contextlib.nullcontext():
-            return await call.service.run_once(
-                execution, self.config, self.code, callbacks=self.callbacks,
-                files=self.workspace.load(runtimes),
-                finish=self.workspace.collect, setup=self.setup,
-            )  # fmt: skip
+        runtime, runtimes = self.workspace.runtime, service.librechat.runtimes
+        async with runtimes.lock(runtime) if runtime else contextlib.nullcontext():
+            return await RunRequest.perform(self, execution, service)
+
+    async def put_files(self, execution: Execution, service: Service, box: BaseSandbox) -> None:
+        """Put the inputs, and what the runtime has kept, beside the code."""
+        execution.enter("files")
+        async for path, data in self.workspace.load(service.librechat.runtimes):
+            await put_file(box, path, data)
+
+    async def take_files(self, execution: Execution, box: BaseSandbox, answer: RunResult) -> None:
+        """Keep the files that the code wrote."""
+        execution.enter("files")
+        await self.workspace.collect(box, answer)
 
 
-def prepare(
-    call: Call, given: wire.Exec, asks: dict[str, Any], timeout_ms: float
+async def configure(
+    call: ApiRequest, given: wire.Exec, tools: list[dict[str, Any]], timeout_ms: float
 ) -> tuple[SandboxConfig, ClientCallbacks]:
-    """Return the configuration of a sandbox for a request."""
-    asked = bodies.Sandbox(argv=["main.py", *given.arguments], timeout_ms=timeout_ms)
-    quota = call.principal.quota
-    if quota.memory_bytes is not None:
-        asked.policy = bodies.Policy(memory_bytes=min(quota.memory_bytes, 1 << 30))
-    return call.service.prepare(asked.config(quota, call.service.settings), asks)
+    """Return the configuration of a sandbox for a request, and what asks the client for tools."""
+    memory = call.principal.quota.memory_bytes
+    asked = bodies.Sandbox(
+        argv=["main.py", *given.arguments],
+        timeout_ms=timeout_ms,
+        tools=tools,
+        policy=None if memory is None else bodies.Policy(memory_bytes=min(memory, 1 << 30)),
+    )
+    config, callbacks = await call.service.configure(call.principal, asked)
+    return config.with_output(None), callbacks  # nobody reads events
 
 
-def timeout(given: wire.Exec, call: Call) -> float:
+def timeout(given: wire.Exec, call: ApiRequest) -> float:
     """Return the time limit in milliseconds, within what the key may have."""
     asked = DEFAULT_TIMEOUT_MS if given.timeout is None else given.timeout
     return float(min(max(asked, LEAST_TIMEOUT_MS), call.principal.quota.timeout_ms))
 
 
-async def read(call: Call, shape: type[T]) -> T:
+async def read(call: ApiRequest, shape: type[T]) -> T:
     """Return a JSON body in its shape; the results of tools come in it, so it may be large."""
-    return await call.decoded(lambda body: wire.read(body, shape), MAX_BODY_BYTES)
+    return await call.json(shape, read=wire.read, most=MAX_BODY_BYTES)
 
 
-def check_workspace(call: Call) -> None:
-    """Refuse a request for a workspace that is attached elsewhere: there is none."""
+def check_workspace(call: ApiRequest) -> None:
+    """Reject the workspace header: no workspace can be attached here."""
     if "x-librechat-code-workspace-id" in call.request.headers:
         raise Problem(400, "unsupported_capability", "attached workspaces are not served here")
 
 
 def problem_of(execution: Execution) -> Problem:
     """Return the problem that an execution ended with."""
-    told = msgspec.json.decode(execution.body)
-    wait = told.get("retry_after_seconds")
-    return Problem(execution.status, told["code"], told["detail"], retry_after=wait)
+    ended = decode(execution.body, ProblemInfo)
+    wait = ended.retry_after_seconds
+    return Problem(execution.status, ended.code, ended.detail, retry_after=wait or None)
 
 
-class SpacedResponse(Response):
+class SpacedResponse(Json[ExecAnswer]):
     """The answer of an execution: spaces while it runs, then JSON."""
 
-    def __init__(self, call: Call, execution: Execution, workspace: Workspace) -> None:
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no",
-                   wire.PROFILE_HEADER: wire.profile(call.request)}  # fmt: skip
-        super().__init__(None, 200, headers, "application/json")
+    def __init__(self, call: ApiRequest, execution: Execution, workspace: Workspace) -> None:
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        Response.__init__(self, None, 200, headers, "application/json")
         del self.headers["content-length"]
         self._call, self._execution, self._workspace = call, execution, workspace
 
@@ -143,24 +149,15 @@ class SpacedResponse(Response):
             yield b" "
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(execution.wait(), SPACE_SECONDS)
-        known = self._workspace.answer()
         if execution.status >= 400:  # it is too late for a status: the answer has begun
-            yield encode({**known, "stdout": "", "stderr": problem_of(execution).detail})
+            yield encode(self._workspace.answer("", problem_of(execution).detail))
             return
-        stdout, stderr = wire.texts(msgspec.json.decode(execution.body))
-        yield encode({**known, "stdout": stdout, "stderr": stderr})
+        yield encode(self._workspace.answer(*wire.texts(decode(execution.body, RunResult))))
 
 
-async def health(_call: Call) -> Response:
+async def health(_call: ApiRequest) -> Response:
     """Say that the service lives, as the official one does."""
     return Response("OK", media_type="text/plain")
-
-
-def answered(call: Call, value: Any, status: int = 200) -> Response:
-    """Return a JSON answer with the profile that was asked for."""
-    response = as_json(value, status)
-    response.headers[wire.PROFILE_HEADER] = wire.profile(call.request)
-    return response
 
 
 def user_key(principal: Principal) -> str:

@@ -12,26 +12,65 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.sandbox.base import check_code
-from atoll.service.dialects.librechat import executing, stubs, wire
-from atoll.service.dialects.librechat.toolrun import IDLE_SECONDS, MOST_CALLS, ToolRun
-from atoll.service.dialects.librechat.workspace import Workspace
-from atoll.service.http.problems import Problem
-from atoll.service.http.requests import until_gone
+from atoll.service.core.work import RunResult
+from atoll.service.dialects.librechat import stubs, wire
+from atoll.service.dialects.librechat.executing import (
+    check_workspace,
+    configure,
+    problem_of,
+    read,
+    timeout,
+    user_key,
+)
+from atoll.service.dialects.librechat.toolrun import (
+    IDLE_SECONDS,
+    MAX_CALLS,
+    ToolCall,
+    ToolRequest,
+    ToolRun,
+)
+from atoll.service.dialects.librechat.workspace import ExecAnswer, Workspace
+from atoll.service.http.problems import Problem, decode
+from atoll.service.http.requests import Json, until_gone
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
-    from atoll.service.http.requests import Call
+    from atoll.service.http.requests import ApiRequest
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}\Z")
 _REQUEST = re.compile(r"[A-Za-z0-9_-]{16,128}\Z")
 _STOPPED = "the service stopped it, or its caller went away"
 _HEADER = "x-librechat-code-request-id"
+
+
+class WaitingProgram(Struct, kw_only=True):
+    """Code that waits for its tools: call them, and send what they return with the token."""
+
+    status: Literal["tool_call_required"] = "tool_call_required"
+    continuation_token: str
+    tool_calls: list[ToolCall]
+    session_id: str
+
+
+class EndedProgram(ExecAnswer, kw_only=True):
+    """Code that has ended: how, what it printed, and its files."""
+
+    status: Literal["completed", "error"]
+    error: str | UnsetType = UNSET
+
+
+class Cancellation(Struct):
+    """What becomes of a request that is to be cancelled."""
+
+    status: Literal["already_completed", "cancellation_requested"]
+
+
+Program = WaitingProgram | EndedProgram
 
 
 @dataclass(slots=True)
@@ -42,7 +81,7 @@ class Continuation:
     user: str
     expires: float
     body: bytes = b""
-    answer: asyncio.Future[dict[str, Any]] | None = None
+    answer: asyncio.Future[Program] | None = None
 
 
 class Continuations:
@@ -60,18 +99,18 @@ class Continuations:
         return token
 
     def get(self, token: str, user: str) -> Continuation:
-        """Return what waits; 400 for what is no token, 404 if nothing waits, 403 if another's."""
+        """Return what waits; 400 for a malformed token, 404 if nothing waits, 403 if another's."""
         if not _TOKEN.match(token):
             raise Problem(400, "invalid", "the continuation_token is not valid")
-        found = self._waiting.get(_digest(token))
-        if found is None or found.expires < time.monotonic():
+        waiting = self._waiting.get(_digest(token))
+        if waiting is None or waiting.expires < time.monotonic():
             raise Problem(404, "not_found", "Execution not found or expired")
-        if found.user != user:
+        if waiting.user != user:
             raise Problem(403, "forbidden", "the execution belongs to another user")
-        return found
+        return waiting
 
-    def name(self, user: str, ident: str | None, run: ToolRun) -> None:
-        """Let a request be cancelled by its id; 409 if the id is in use or was cancelled before."""
+    def check_name(self, user: str, ident: str | None, run: ToolRun | None = None) -> None:
+        """Raise 409 if the id of a request is in use by another run, or was cancelled before."""
         if ident is None:
             return
         if not _REQUEST.match(ident):
@@ -82,15 +121,20 @@ class Continuations:
             raise Problem(409, "cancelled", "the request was cancelled before it came")
         if known is not None and known[1] is not None and known[1] is not run:
             raise Problem(409, "in_use", f"{_HEADER} is in use")
-        self._requests[user, ident] = time.monotonic() + IDLE_SECONDS, run
+
+    def name(self, user: str, ident: str | None, run: ToolRun) -> None:
+        """Let a request be cancelled by its id; 409 as `check_name`."""
+        self.check_name(user, ident, run)
+        if ident is not None:
+            self._requests[user, ident] = time.monotonic() + IDLE_SECONDS, run
 
     def cancelled(self, user: str, ident: str) -> ToolRun | None:
         """Return the run of a request that is to be cancelled; remember one still to come."""
         if not _REQUEST.match(ident):
             raise Problem(400, "invalid", "request_id is not valid")
         self._forget_old()
-        found = self._requests.setdefault((user, ident), (time.monotonic() + IDLE_SECONDS, None))
-        return found[1]
+        until = time.monotonic() + IDLE_SECONDS
+        return self._requests.setdefault((user, ident), (until, None))[1]
 
     def _forget_old(self) -> None:
         now = time.monotonic()
@@ -98,103 +142,105 @@ class Continuations:
         self._requests = {k: v for k, v in self._requests.items() if v[0] >= now}
 
 
-async def programmatic(call: Call) -> Response:
+async def programmatic(call: ApiRequest) -> Json[Program]:
     """Run code with the client's tools, or go on with what they returned."""
-    executing.check_workspace(call)
-    given = await executing.read(call, wire.Programmatic)
+    check_workspace(call)
+    given = await read(call, wire.Programmatic)
     if given.continuation_token is not None:
-        return executing.answered(call, await _continue(call, given))
+        return Json(await _continue(call, given))
     call.service.require_accepting()
-    run = _start(call, given)
-    return executing.answered(call, await _until_answer(call, run))
+    return Json(await _until_answer(call, await _start(call, given)))
 
 
-async def cancel(call: Call) -> Response:
+async def cancel(call: ApiRequest) -> Json[Cancellation]:
     """Cancel a request by the id that its header had; it may still be on its way."""
-    given = await executing.read(call, wire.Cancel)
-    user = executing.user_key(call.principal)
-    run = call.service.librechat.continuations.cancelled(user, given.request_id)
+    given = await read(call, wire.Cancel)
+    run = call.service.librechat.continuations.cancelled(user_key(call.principal), given.request_id)
     if run is not None and run.done:
-        return executing.answered(call, {"status": "already_completed"})
+        return Json(Cancellation("already_completed"))
     if run is not None:
         await run.cancel()
-    return executing.answered(call, {"status": "cancellation_requested"}, 202)
+    return Json(Cancellation("cancellation_requested"), 202)
 
 
-def _start(call: Call, given: wire.Programmatic) -> ToolRun:
+async def _start(call: ApiRequest, given: wire.Programmatic) -> ToolRun:
     language = given.check()
-    if not given.tools or len(given.tools) > stubs.MOST_TOOLS:
-        raise Problem(400, "invalid", f"tools: from 1 to {stubs.MOST_TOOLS}")
+    if not given.tools or len(given.tools) > stubs.MAX_TOOLS:
+        raise Problem(400, "invalid", f"tools: from 1 to {stubs.MAX_TOOLS}")
     setup, code = stubs.programs(language, given.tools, given.code, given.arguments)
     check_code(code)
-    limit = executing.timeout(given, call)
-    settings = call.service.settings
-    held = call.service.memory.admit(call.principal, 0, "the calls and the result of a program")
-    run = ToolRun(call.principal, settings.event_bytes, limit / 1000, held)
-    user, ident = executing.user_key(call.principal), call.request.headers.get(_HEADER)
-    call.service.librechat.continuations.name(user, ident, run)
-    run.workspace = workspace = Workspace(call.service, call.principal, given)
-    asks = {"tools": [{"name": stubs.HOST_CALL}], "asks": []}
+    user, ident = user_key(call.principal), call.request.headers.get(_HEADER)
+    continuations = call.service.librechat.continuations
+    continuations.check_name(user, ident)
     longest = call.principal.quota.timeout_ms  # the run has a clock of its own
-    config, callbacks = executing.prepare(call, given, asks, longest)
-    work = executing.Work(workspace, config, callbacks, code, setup)
-    call.service.begin(run, work.carry_out(call, run), call.held)
+    config, callbacks = await configure(call, given, [{"name": stubs.HOST_CALL}], longest)
+    continuations.check_name(user, ident)
+    request = ToolRequest(
+        code=code,
+        setup=setup,
+        config=config,
+        callbacks=callbacks,
+        workspace=Workspace(call.service, call.principal, given),
+        seconds=timeout(given, call) / 1000,
+    )
+    run = call.service.start(call.principal, request, inputs=call.held, kind=ToolRun)
+    assert isinstance(run, ToolRun)
+    continuations.name(user, ident, run)
     return run
 
 
-async def _continue(call: Call, given: wire.Programmatic) -> dict[str, Any]:
-    user = executing.user_key(call.principal)
-    found = call.service.librechat.continuations.get(given.continuation_token or "", user)
+async def _continue(call: ApiRequest, given: wire.Programmatic) -> Program:
+    user, continuations = user_key(call.principal), call.service.librechat.continuations
+    waiting = continuations.get(given.continuation_token or "", user)
     results = given.tool_results or []
-    if not 0 < len(results) <= MOST_CALLS:
-        raise Problem(400, "invalid", f"tool_results: from 1 to {MOST_CALLS}")
-    if found.answer is not None:
-        if found.body != call.fingerprint:
+    if not 0 < len(results) <= MAX_CALLS:
+        raise Problem(400, "invalid", f"tool_results: from 1 to {MAX_CALLS}")
+    if waiting.answer is not None:
+        if waiting.body != call.fingerprint:
             raise Problem(409, "in_use", "the continuation_token was used with other results")
-        if not found.answer.done():
+        if not waiting.answer.done():
             raise Problem(409, "in_use", "another continuation of this execution runs")
-        return found.answer.result()
-    found.run.answer_calls(results)
-    found.body, found.answer = call.fingerprint, asyncio.get_running_loop().create_future()
-    ident = call.request.headers.get(_HEADER)
-    call.service.librechat.continuations.name(user, ident, found.run)
+        return waiting.answer.result()
+    waiting.run.answer_calls(results)
+    waiting.body, waiting.answer = call.fingerprint, asyncio.get_running_loop().create_future()
+    continuations.name(user, call.request.headers.get(_HEADER), waiting.run)
     try:
-        answer = await _until_answer(call, found.run)
+        answer = await _until_answer(call, waiting.run)
     except BaseException as exc:
         failed = exc if isinstance(exc, Exception) else Problem(503, "cancelled", _STOPPED)
-        found.answer.set_exception(failed)
-        found.answer.exception()  # a retry need never come for it
+        waiting.answer.set_exception(failed)
+        waiting.answer.exception()  # a retry need never come for it
         raise
     finally:
-        found.expires = time.monotonic() + IDLE_SECONDS
-    found.answer.set_result(answer)
+        waiting.expires = time.monotonic() + IDLE_SECONDS
+    waiting.answer.set_result(answer)
     return answer
 
 
-async def _until_answer(call: Call, run: ToolRun) -> dict[str, Any]:
+async def _until_answer(call: ApiRequest, run: ToolRun) -> Program:
     if not await until_gone(call.request.receive, run.until_stopped()):
         await run.cancel()
         await run.wait()
     if not run.done:
-        user = executing.user_key(call.principal)
-        token = call.service.librechat.continuations.issue(run, user)
-        waits = {"status": "tool_call_required", "continuation_token": token}
-        return {**waits, "tool_calls": run.pending(), "session_id": run.workspace.storage}
+        token = call.service.librechat.continuations.issue(run, user_key(call.principal))
+        return WaitingProgram(
+            continuation_token=token, tool_calls=run.pending(), session_id=run.workspace.storage
+        )
     if run.status >= 400:
-        raise executing.problem_of(run)
+        raise problem_of(run)
     return _ended(run)
 
 
-def _ended(run: ToolRun) -> dict[str, Any]:
-    result = msgspec.json.decode(run.body)
-    if run.timed_out and result["kind"] == "cancelled":
-        result["kind"] = "timeout"
-    stdout, stderr = wire.texts(result)
-    known = {"stdout": stdout, "stderr": stderr, **run.workspace.answer()}
+def _ended(run: ToolRun) -> EndedProgram:
+    result = decode(run.body, RunResult)
+    if run.timed_out and result.kind == "cancelled":
+        result.kind = "timeout"
     error = "Execution failed or timed out" if run.abandoned else wire.error_text(result)
-    if error is None:
-        return {"status": "completed", **known}
-    return {"status": "error", "error": error, **known}
+    return EndedProgram(
+        **msgspec.structs.asdict(run.workspace.answer(*wire.texts(result))),
+        status="completed" if error is None else "error",
+        error=UNSET if error is None else error,
+    )
 
 
 def _digest(text: str) -> bytes:

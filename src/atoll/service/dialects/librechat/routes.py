@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
+from starlette.responses import Response
+
 from atoll.service.dialects.librechat import executing, filing, programmatic, wire
+from atoll.service.http.requests import Json
+from atoll.service.http.route import Route
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import Any
-
     from starlette.requests import Request
-    from starlette.responses import Response
 
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
-    from atoll.service.http.requests import Call
-
-    Handler = Callable[[Call], Awaitable[Response]]
+    from atoll.service.http.requests import ApiRequest
+    from atoll.service.http.route import Handler
 
 _FILE = "/sessions/{storage}/objects/{file}"
 TABLE: tuple[tuple[str, str, Handler, str, bool], ...] = (
@@ -31,22 +31,27 @@ TABLE: tuple[tuple[str, str, Handler, str, bool], ...] = (
     ("DELETE", _FILE, filing.delete, "files", False),
     ("GET", "/download/{storage}/{file}", filing.download, "files", False),
     ("DELETE", "/files/{storage}/{file}", filing.delete, "files", False),
-)  # fmt: skip
+)
 """Method, path, handler, scope, and whether it is refused while the service drains."""
 HEALTH = "/v1/health"
 
 
-def facts() -> list[dict[str, Any]]:
-    """Return the fields of every route of the dialect."""
+def routes() -> list[Route]:
+    """Return every route of the dialect."""
     return [
-        {
-            "method": method, "path": prefix + path, "handler": _with_profile(handler),
-            "scope": scope, "new_work": new_work, "who": who, "refuse": wire.refusal,
-            "security": "librechat",
-        }
+        Route(
+            method,
+            prefix + path,
+            _with_profile(handler),
+            scope,
+            new_work=new_work,
+            who=who,
+            refuse=wire.refusal,
+            security="librechat",
+        )
         for prefix in ("/v1", "")
         for method, path, handler, scope, new_work in TABLE
-    ]  # fmt: skip
+    ]
 
 
 def who(service: Service, request: Request) -> Principal:
@@ -55,12 +60,14 @@ def who(service: Service, request: Request) -> Principal:
 
 
 def _with_profile(handler: Handler) -> Handler:
-    async def handle(call: Call) -> Response:
+    """Return a handler whose answer names the profile that the client expects."""
+
+    @functools.wraps(handler)
+    async def handle(call: ApiRequest) -> Response:
         expected = wire.profile(call.request)
-        response = await handler(call)
+        answer = await handler(call)
+        response = answer if isinstance(answer, Response) else Json(answer)
         response.headers[wire.PROFILE_HEADER] = expected
         return response
 
-    handle.__doc__, handle.__name__ = handler.__doc__, handler.__name__
-    handle.__module__ = handler.__module__
     return handle

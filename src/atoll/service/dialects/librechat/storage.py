@@ -85,24 +85,30 @@ class FileStore:
     """Storage sessions and their files."""
 
     def __init__(self, service: Service) -> None:
-        self._ledger, self._objects = service.ledger, service.objects
+        self._database, self._objects = service.database, service.objects
         self._seconds = service.settings.file_seconds
 
     async def put(
-        self, principal: Principal, storage: str, owner: str, name: str,
-        pieces: AsyncIterator[bytes], *, read_only: bool = False,
-    ) -> StoredFile:  # fmt: skip
+        self,
+        principal: Principal,
+        storage: str,
+        owner: str,
+        name: str,
+        pieces: AsyncIterator[bytes],
+        *,
+        read_only: bool = False,
+    ) -> StoredFile:
         """Keep a file's bytes as they come."""
         made = await self._objects.put(principal, "file", pieces, self._seconds)
         ident, now = new_id(), clock.now()
-        row = (ident, storage, principal.tenant, owner, name, int(read_only), made["id"], now)
-        self._ledger.write("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        row = (ident, storage, principal.tenant, owner, name, int(read_only), made.id, now)
+        self._database.write("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
         return self.get(principal, storage, ident)
 
     def get(self, principal: Principal, storage: str, ident: str) -> StoredFile:
-        """Return a file of the tenant; 404 if it has no such one."""
+        """Return a file of the tenant; 404 if it has none of that id."""
         query = f"{_LIVE} AND f.tenant = ? AND f.storage = ? AND f.id = ?"
-        row = self._ledger.one(query, clock.now(), principal.tenant, storage, ident)
+        row = self._database.one(query, clock.now(), principal.tenant, storage, ident)
         if row is None:
             raise Problem(404, "not_found", "File not found")
         return _file(row)
@@ -110,7 +116,7 @@ class FileStore:
     def list(self, principal: Principal, storage: str) -> list[StoredFile]:
         """Return the files of a storage session, oldest first."""
         query = f"{_LIVE} AND f.tenant = ? AND f.storage = ? ORDER BY f.created, f.id LIMIT 10000"
-        rows = self._ledger.all(query, clock.now(), principal.tenant, storage)
+        rows = self._database.all(query, clock.now(), principal.tenant, storage)
         return [_file(row) for row in rows]
 
     async def path(self, principal: Principal, file: StoredFile) -> Path:
@@ -119,13 +125,13 @@ class FileStore:
 
     async def delete(self, principal: Principal, file: StoredFile) -> None:
         """Forget a file."""
-        self._ledger.write("DELETE FROM files WHERE id = ?", file.id)
+        self._database.write("DELETE FROM files WHERE id = ?", file.id)
         await self._objects.delete(principal, "file", file.object)
 
     def owner_of(self, principal: Principal, storage: str) -> str | None:
         """Return whom a storage session belongs to; None if there is no file in it."""
         query = "SELECT owner FROM files WHERE storage = ? AND tenant = ? LIMIT 1"
-        row = self._ledger.one(query, storage, principal.tenant)
+        row = self._database.one(query, storage, principal.tenant)
         return None if row is None else str(row["owner"])
 
 
@@ -135,7 +141,7 @@ def new_id() -> str:
 
 
 def checked_name(name: Any) -> str:
-    """Return a relative path; 400 for one that is none, or could lead elsewhere."""
+    """Return a relative path; 400 for an empty or traversing path."""
     parts = name.split("/") if isinstance(name, str) else [""]
     sound = (
         isinstance(name, str)
@@ -150,8 +156,5 @@ def checked_name(name: Any) -> str:
 
 
 def _file(row: sqlite3.Row) -> StoredFile:
-    return StoredFile(
-        id=row["id"], storage=row["storage"], owner=row["owner"], name=row["name"],
-        size=row["size"], digest=row["digest"], created=row["created"],
-        read_only=bool(row["read_only"]), object=row["object"],
-    )  # fmt: skip
+    known = {name: row[name] for name in StoredFile.__dataclass_fields__}
+    return StoredFile(**{**known, "read_only": bool(row["read_only"])})

@@ -14,7 +14,7 @@ from typing import Any
 from atoll.service.http.problems import Problem
 
 HOST_CALL = "librechat_tool_calls"
-MOST_TOOLS = 100
+MAX_TOOLS = 100
 LONGEST_NAME = 200
 
 _PYTHON = """
@@ -148,8 +148,8 @@ def programs(
     language: str, tools: list[dict[str, Any]], code: str, arguments: list[str]
 ) -> tuple[str, str]:
     """Return the cell that makes the tools callable, and the one that runs the code."""
-    described = [_described(one, language) for one in tools]
-    names = [one[0] for one in described]
+    described = [_described(tool, language) for tool in tools]
+    names = [name for name, *_ in described]
     if len(set(names)) < len(names):
         raise Problem(400, "invalid", "two tools would have the same name in the code")
     if language == "bash":
@@ -173,5 +173,5 @@ def _described(tool: dict[str, Any], language: str) -> tuple[str, str, list[str]
         raise Problem(400, "invalid", f"a tool has no usable name: {name[:100]!r}")
     schema = tool.get("parameters")
     properties = schema.get("properties") if isinstance(schema, dict) else None
-    parameters = [str(one) for one in properties] if isinstance(properties, dict) else []
+    parameters = [str(name) for name in properties] if isinstance(properties, dict) else []
     return found, name, parameters, str(tool.get("description", ""))

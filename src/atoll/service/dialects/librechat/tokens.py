@@ -65,11 +65,11 @@ class Tokens:
         """Return the keys by id: of a JWKS file, or of a folder of PEM files named by id."""
         try:
             if path.is_dir():
-                given = {one.stem: one.read_bytes() for one in path.glob("*.pem")}
+                given = {file.stem: file.read_bytes() for file in path.glob("*.pem")}
                 found = {kid: self._of_pem(pem) for kid, pem in given.items()}
             else:
                 known = json.loads(path.read_bytes())["keys"]
-                found = {one["kid"]: self._of_jwk(one) for one in known}
+                found = {jwk["kid"]: self._of_jwk(jwk) for jwk in known}
         except (OSError, KeyError, TypeError, ValueError, self._jwt.PyJWTError) as exc:
             why = f"{type(exc).__name__}: {exc}"
             raise ConfigError(f"no public keys can be read from {path}: {why}") from None
@@ -99,15 +99,11 @@ class Tokens:
 
 def _check(claims: dict[str, Any]) -> None:
     tenant, source = claims.get("tenant_id", "legacy"), claims.get("principal_source")
-    life = claims["exp"] - claims["iat"]
-    sound = (
-        isinstance(tenant, str) and _TENANT.match(tenant)
-        and isinstance(claims["sub"], str) and 0 < len(claims["sub"]) <= 256
-        and isinstance(claims["jti"], str) and len(claims["jti"]) <= 256
-        and 0 < life <= LONGEST_LIFE
-        and source in (None, *_SOURCES)
-    )  # fmt: skip
-    if not sound:
+    user, ident, life = claims["sub"], claims["jti"], claims["exp"] - claims["iat"]
+    if not all(isinstance(text, str) and len(text) <= 256 for text in (tenant, user, ident)):
+        raise _invalid()
+    known = source in (None, *_SOURCES)
+    if not (_TENANT.match(tenant) and user and 0 < life <= LONGEST_LIFE and known):
         raise _invalid()
 
 

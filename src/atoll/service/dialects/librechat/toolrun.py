@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.errors import SandboxError
 from atoll.guest.shared import values
 from atoll.rpc.connection import Reply
 from atoll.service.core.executions import Execution
+from atoll.service.dialects.librechat.executing import WorkspaceRun
 from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -23,61 +25,83 @@ if TYPE_CHECKING:
 
     from atoll.service.access.admission import Holding
     from atoll.service.access.keys import Principal
+    from atoll.service.core.service import Service
     from atoll.service.dialects.librechat.wire import ToolResult
-    from atoll.service.dialects.librechat.workspace import Workspace
 
 IDLE_SECONDS = 600.0
-MOST_CALLS = 200
-MOST_RESULT_BYTES = 5 << 20
-MOST_RESULTS_BYTES = 40 << 20
+MAX_CALLS = 200
+MAX_RESULT_BYTES = 5 << 20
+MAX_RESULTS_BYTES = 40 << 20
+
+
+class ToolCall(Struct):
+    """A call that the client is to carry out."""
+
+    id: str
+    name: str
+    input: Any
+
+
+class ToolValue(Struct, omit_defaults=True):
+    """What became of a call: a value, or an error for the guest to raise."""
+
+    value: Any = UNSET
+    error: str | UnsetType = UNSET
 
 
 @dataclass(slots=True)
 class Batch:
     """Calls that the guest made together; their results go back together."""
 
-    calls: list[dict[str, Any]]
-    results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    answered: asyncio.Future[list[dict[str, Any]]] = field(
+    calls: list[ToolCall]
+    results: dict[str, ToolValue] = field(default_factory=dict)
+    answered: asyncio.Future[list[ToolValue]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    told: bool = False
+    shown: bool = False
+    """Whether the client knows of them."""
 
-    def take(self, results: dict[str, dict[str, Any]]) -> None:
+    def take(self, results: dict[str, ToolValue]) -> None:
         """Take the results of its calls that are among these."""
-        self.results.update(
-            {one["id"]: results[one["id"]] for one in self.calls if one["id"] in results}
-        )
-        if len(self.results) == len(self.calls) and not self.answered.done():
-            self.answered.set_result([self.results[one["id"]] for one in self.calls])
+        idents = [call.id for call in self.calls]
+        self.results |= {ident: results[ident] for ident in idents if ident in results}
+        if len(self.results) == len(idents) and not self.answered.done():
+            self.answered.set_result([self.results[ident] for ident in idents])
+
+
+class ToolRequest(WorkspaceRun, kw_only=True):
+    """Code to run with the files of a workspace and the tools of the client."""
+
+    seconds: float
+    """The time limit of the code; it stands still while the code waits for the client."""
 
 
 class ToolRun(Execution):
     """An execution whose tools the client has. Its time limit stands still while it waits."""
 
     def __init__(
-        self, principal: Principal, event_bytes: int, seconds: float, held: Holding
+        self, service: Service, principal: Principal, request: ToolRequest, held: Holding
     ) -> None:
-        super().__init__(principal, None, event_bytes, held)
+        super().__init__(service, principal, request, held)
         self.batches: list[Batch] = []
-        self.workspace: Workspace
+        self.workspace = request.workspace
         self.timed_out = self.abandoned = False
         self._count = self._bytes = 0
         self._stopped = asyncio.Event()
-        self._clock = _Clock(seconds, self._interrupt)
+        self._clock = _Clock(request.seconds, self._interrupt)
         self._ending: asyncio.Future[None] | None = None
 
     async def call(self, method: str, params: dict[str, Any]) -> Reply:  # noqa: ARG002
         """Take calls of the guest, and wait until the client has carried them out."""
         asked = values.decode(params.get("args", []))
-        batch = Batch([self._numbered(one) for one in (asked[0] if asked else [])])
+        batch = Batch([self._numbered(call) for call in (asked[0] if asked else [])])
         if not batch.calls:
             return Reply([])
         self.batches.append(batch)
         self._clock.pause()
         self._stopped.set()
         try:
-            return Reply(values.encode(await batch.answered))
+            return Reply(values.encode(msgspec.to_builtins(await batch.answered)))
         finally:
             self.batches.remove(batch)
             if not self.batches and not self.done:
@@ -85,48 +109,47 @@ class ToolRun(Execution):
 
     def answer_calls(self, results: list[ToolResult]) -> None:
         """Take the client's results; 400 for one that was not asked for, or is too large."""
-        waiting = {one["id"] for batch in self.batches if batch.told for one in batch.calls}
-        given = {one.call_id: one for one in results}
+        waiting = {call.id for batch in self.batches if batch.shown for call in batch.calls}
+        given = {result.call_id: result for result in results}
         if len(given) < len(results) or not waiting >= given.keys():
             raise Problem(400, "invalid", "a result is given twice, or was never asked for")
-        sizes = [len(msgspec.json.encode(one.result)) for one in results]
+        sizes = [len(msgspec.json.encode(result.result)) for result in results]
         self._bytes += sum(sizes)
-        if max(sizes) > MOST_RESULT_BYTES or self._bytes > MOST_RESULTS_BYTES:
-            raise Problem(413, "too_large", f"a result has at most {MOST_RESULT_BYTES:,} bytes")
-        told = {name: _result(one) for name, one in given.items()}
+        if max(sizes) > MAX_RESULT_BYTES or self._bytes > MAX_RESULTS_BYTES:
+            raise Problem(413, "too_large", f"a result has at most {MAX_RESULT_BYTES:,} bytes")
+        answers = {ident: _value(result) for ident, result in given.items()}
         self._stopped.clear()
         for batch in list(self.batches):
-            if batch.told:
-                batch.take(told)
+            if batch.shown:
+                batch.take(answers)
 
     async def until_stopped(self) -> None:
         """Wait until it has ended, or waits for calls that the client does not know of."""
-        while not self.done and not any(not one.told for one in self.batches):
+        while not self.done and all(batch.shown for batch in self.batches):
             self._stopped.clear()
             waiting = asyncio.ensure_future(self._stopped.wait())
             assert self.task is not None
             await asyncio.wait({waiting, self.task}, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
 
-    def pending(self) -> list[dict[str, Any]]:
+    def pending(self) -> list[ToolCall]:
         """Return the calls that wait for the client, all of them known to it from now on."""
         for batch in self.batches:
-            batch.told = True
-        return [call for b in self.batches for call in b.calls if call["id"] not in b.results]
+            batch.shown = True
+        return [call for b in self.batches for call in b.calls if call.id not in b.results]
 
-    def _numbered(self, asked: Any) -> dict[str, Any]:
+    def _numbered(self, asked: Any) -> ToolCall:
         self._count += 1
-        if self._count > MOST_CALLS:
-            raise SandboxError(f"a program may call tools {MOST_CALLS} times")
+        if self._count > MAX_CALLS:
+            raise SandboxError(f"a program may call tools {MAX_CALLS} times")
         given = asked if isinstance(asked, dict) else {}
-        return {"id": f"call_{self._count:03d}", "name": str(given.get("name")),
-                "input": given.get("input")}  # fmt: skip
+        return ToolCall(f"call_{self._count:03d}", str(given.get("name")), given.get("input"))
 
     def _interrupt(self, *, late: bool) -> None:
         self.timed_out, self.abandoned = late, not late
         self._ending = asyncio.ensure_future(self.cancel())
 
-    def finish(self, status: int, body: Any) -> None:
+    def finish(self, status: int, body: bytes) -> None:
         """End it, and its clocks."""
         super().finish(status, body)
         self._clock.stop()
@@ -165,7 +188,7 @@ class _Clock:
         self._timer = loop.call_later(max(0.0, seconds), lambda: self._on_end(late=late))
 
 
-def _result(given: ToolResult) -> dict[str, Any]:
+def _value(given: ToolResult) -> ToolValue:
     if given.is_error:
-        return {"error": given.error_message or "the tool failed"}
-    return {"value": given.result}
+        return ToolValue(error=given.error_message or "the tool failed")
+    return ToolValue(value=given.result)

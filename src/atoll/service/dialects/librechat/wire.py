@@ -15,11 +15,13 @@ from atoll.service.http.problems import Problem, encode
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from atoll.service.core.work import RunResult
+
 T = TypeVar("T")
 PROFILES = ("default", "stateful")
 PROFILE_HEADER = "x-codeapi-execution-profile"
 LANGUAGES = {"py": "py", "python": "py", "bash": "bash", "sh": "bash"}
-MOST_INPUTS = 500
+MAX_INPUTS = 500
 LONGEST_WAIT = 3600
 _HINT = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 
@@ -68,12 +70,12 @@ class Exec(Struct):
         hint = self.runtime_session_hint
         if hint is not None and not _HINT.match(hint):
             raise Problem(400, "invalid", "runtime_session_hint is not valid")
-        if len(self.files) > MOST_INPUTS:
-            raise Problem(400, "invalid", f"at most {MOST_INPUTS} files")
-        for one in self.files:
-            checked_name(one.name)
-            if not ID.match(one.id) or not ID.match(one.storage):
-                raise Problem(404, "not_found", f"File not found: {one.name}")
+        if len(self.files) > MAX_INPUTS:
+            raise Problem(400, "invalid", f"at most {MAX_INPUTS} files")
+        for file in self.files:
+            checked_name(file.name)
+            if not ID.match(file.id) or not ID.match(file.storage):
+                raise Problem(404, "not_found", f"File not found: {file.name}")
         return LANGUAGES[self.lang]
 
     @property
@@ -82,7 +84,7 @@ class Exec(Struct):
         if self.args is None:
             return []
         given = self.args if isinstance(self.args, list) else [self.args]
-        return [one if isinstance(one, str) else encode(one).decode() for one in given]
+        return [text if isinstance(text, str) else encode(text).decode() for text in given]
 
 
 class ToolResult(Struct):
@@ -113,15 +115,20 @@ def read(body: bytes, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=shape)
     except (ValueError, RecursionError) as exc:
-        raise Problem(400, "invalid", f"the body is not as it should be: {exc}"[:500]) from None
+        raise Problem(400, "invalid", f"invalid body: {exc}"[:500]) from None
 
 
 def profile(request: Request) -> str:
     """Return the profile that the client expects; 400 for one that does not exist."""
     expected = request.headers.get("x-codeapi-expected-profile", "default")
     if expected not in PROFILES:
-        raise Problem(400, "invalid_execution_profile", "profiles are default and stateful",
-                      expected_profile=expected[:100], actual_profile="default")  # fmt: skip
+        raise Problem(
+            400,
+            "invalid_execution_profile",
+            "profiles are default and stateful",
+            expected_profile=expected[:100],
+            actual_profile="default",
+        )
     return expected
 
 
@@ -145,30 +152,33 @@ def refusal(problem: Problem, request_id: str) -> Response:
 
 _LATE, _MEMORY = "Time limit exceeded", "Out of memory"
 _WORDS = {
-    "timeout": _LATE, "cpu": f"{_LATE} (CPU)", "fuel": f"{_LATE} (CPU)", "memory": _MEMORY,
+    "timeout": _LATE,
+    "cpu": f"{_LATE} (CPU)",
+    "fuel": f"{_LATE} (CPU)",
+    "memory": _MEMORY,
     "cancelled": "Execution was cancelled",
-}  # fmt: skip
+}
 
 
-def texts(result: dict[str, Any]) -> tuple[str, str]:
+def texts(result: RunResult) -> tuple[str, str]:
     """Return stdout and stderr of a result; how it ended is in stderr if it did not end well."""
-    kind, code, stderr = result["kind"], result["exit_code"], result["stderr"]
+    kind, code, stderr = result.kind, result.exit_code, result.stderr
     words = _WORDS.get(kind, "")
     if kind == "exited" and code:
         words = f"exit code {code}"
     elif kind in ("crashed", "broken"):
         words = f"Sandbox exited with code {code or 'unknown'}"
     elif kind in ("refused", "error") and not stderr:
-        words = str(result["error"])
-    if result["truncated"]:
+        words = str(result.error)
+    if result.truncated:
         words = f"{words}\n[output was cut]".strip()
-    return result["stdout"], "\n".join(one for one in (stderr.rstrip("\n"), words) if one)
+    return result.stdout, "\n".join(filter(None, (stderr.rstrip("\n"), words)))
 
 
-def error_text(result: dict[str, Any]) -> str | None:
+def error_text(result: RunResult) -> str | None:
     """Return the error of a programmatic run in the words that the client shows, or None."""
-    kind, code = result["kind"], result["exit_code"]
-    if result["success"]:
+    kind, code = result.kind, result.exit_code
+    if result.success:
         return None
     if kind in ("timeout", "cpu", "fuel"):
         return _LATE

@@ -6,8 +6,10 @@ import asyncio
 import hashlib
 from base64 import urlsafe_b64encode
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakValueDictionary
+
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.service.dialects.librechat.storage import DEEPEST_NAME, ID, LONGEST_NAME, new_id
 from atoll.service.http.problems import Problem, of_error
@@ -18,12 +20,86 @@ if TYPE_CHECKING:
     from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
+    from atoll.service.core.work import RunResult
     from atoll.service.dialects.librechat.storage import StoredFile
     from atoll.service.dialects.librechat.wire import Exec
 
-MOST_INPUT_BYTES = 512 << 20
-MOST_OUTPUTS = 200
-MOST_SKIPPED_NAMES = 20
+MAX_INPUT_BYTES = 512 << 20
+MAX_OUTPUTS = 200
+MAX_SKIPPED_NAMES = 20
+
+
+class FileOrigin(Struct):
+    """The file that code has changed."""
+
+    id: str
+    storage_session_id: str
+
+
+class FileOut(Struct, kw_only=True):
+    """A file as a response shows it."""
+
+    id: str
+    name: str
+    path: str
+    storage_session_id: str
+    session_id: str
+    kind: str
+    resource_id: str
+    version: int | UnsetType = UNSET
+    inherited: bool | UnsetType = UNSET
+    """Whether it is an input that was not changed."""
+    modified_from: FileOrigin | UnsetType = UNSET
+
+    @classmethod
+    def of(cls, file: StoredFile, name: str = "") -> FileOut:
+        """Return a file that is kept; `name` is the one that it had for the code."""
+        name = name or file.name
+        kind, _, rest = file.owner.partition(":")
+        resource, _, version = rest.partition(":v:")
+        return cls(
+            id=file.id,
+            name=name,
+            path=f"/mnt/data/{name}",
+            storage_session_id=file.storage,
+            session_id=file.storage,
+            kind=kind,
+            resource_id=file.id if kind == "user" else resource,
+            version=int(version) if kind == "skill" else UNSET,
+        )
+
+
+class Delivery(Struct, kw_only=True):
+    """How many of the files that the code wrote could be kept."""
+
+    code: str = "artifact_delivery_failed"
+    status: Literal["partial", "failed"]
+    attempted: int
+    delivered: int
+    failed: int
+
+
+class Truncation(Struct, kw_only=True):
+    """Which of the files that the code wrote were left out, and why."""
+
+    code: str = "artifact_truncated"
+    reasons: dict[str, int]
+    skipped: list[str]
+    skipped_count: int
+
+
+class ExecAnswer(Struct, kw_only=True):
+    """What code printed, the files that it left, and the runtime that it ran in."""
+
+    session_id: str
+    files: list[FileOut]
+    deleted_files: list[str] | UnsetType = UNSET
+    artifact_delivery: Delivery | UnsetType = UNSET
+    artifact_truncation: Truncation | UnsetType = UNSET
+    runtime_session_id: str | UnsetType = UNSET
+    runtime_status: str | UnsetType = UNSET
+    stdout: str
+    stderr: str
 
 
 class Runtimes:
@@ -56,7 +132,7 @@ class Workspace:
         self.storage = self._storage_for(given)
         self._inputs = self._find(given)
         self.status = ""
-        self.files: list[dict[str, Any]] = []
+        self.files: list[FileOut] = []
         self.deleted: list[str] = []
         self._skipped: Counter[str] = Counter()
         self._skipped_names: list[str] = []
@@ -68,22 +144,21 @@ class Workspace:
             kept = self._files.list(self._principal, self.storage)
             known = runtimes.met_before(self.runtime) or bool(kept)
             self.status = "reused" if known else "new"
-            self._inputs = {**{one.name: one for one in kept}, **self._inputs}
-        if sum(one.size for one in self._inputs.values()) > MOST_INPUT_BYTES:
-            text = f"the files have more than {MOST_INPUT_BYTES:,} bytes together"
+            self._inputs = {**{file.name: file for file in kept}, **self._inputs}
+        if sum(file.size for file in self._inputs.values()) > MAX_INPUT_BYTES:
+            text = f"the files have more than {MAX_INPUT_BYTES:,} bytes together"
             raise Problem(413, "session_input_too_large", text)
         for name, file in self._inputs.items():
             with self._memory.admit(self._principal, file.size, "a file for the code"):
                 yield name, await self._read(file)
 
-    async def collect(self, box: BaseSandbox, answer: dict[str, Any]) -> None:
+    async def collect(self, box: BaseSandbox, result: RunResult) -> None:
         """Keep what the code wrote, and find out what it deleted."""
-        if answer["state_lost"]:  # with the guest went its files
+        if result.state_lost:  # with the guest went its files
             return
-        changed = answer["artifacts"]
-        for one in changed:
-            await self._keep(box, one["path"], one["size"])
-        paths = {one["path"] for one in changed}
+        for written in result.artifacts:
+            await self._keep(box, written.path, written.size)
+        paths = {written.path for written in result.artifacts}
         for name, file in self._inputs.items():
             if name in paths and not file.read_only:
                 continue
@@ -92,32 +167,32 @@ class Workspace:
                 if file.storage == self.storage:
                     await self._files.delete(self._principal, file)
             else:
-                self.files.append({**file_out(file, name), "inherited": True})
+                unchanged = FileOut.of(file, name)
+                unchanged.inherited = True
+                self.files.append(unchanged)
 
-    def answer(self) -> dict[str, Any]:
-        """Return the fields of a response that speak of files and of the runtime."""
-        found: dict[str, Any] = {"session_id": self.storage, "files": self.files}
+    def answer(self, stdout: str, stderr: str) -> ExecAnswer:
+        """Return the response for what the code printed."""
+        answer = ExecAnswer(session_id=self.storage, files=self.files, stdout=stdout, stderr=stderr)
         if self.deleted:
-            found["deleted_files"] = self.deleted
+            answer.deleted_files = self.deleted
         if self._failed:
-            delivered = sum("inherited" not in one for one in self.files)
-            found["artifact_delivery"] = {
-                "code": "artifact_delivery_failed",
-                "status": "partial" if delivered else "failed",
-                "attempted": delivered + self._failed,
-                "delivered": delivered,
-                "failed": self._failed,
-            }
+            delivered = sum(file.inherited is UNSET for file in self.files)
+            answer.artifact_delivery = Delivery(
+                status="partial" if delivered else "failed",
+                attempted=delivered + self._failed,
+                delivered=delivered,
+                failed=self._failed,
+            )
         if self._skipped:
-            found["artifact_truncation"] = {
-                "code": "artifact_truncated",
-                "reasons": dict(self._skipped),
-                "skipped": self._skipped_names,
-                "skipped_count": sum(self._skipped.values()),
-            }
+            answer.artifact_truncation = Truncation(
+                reasons=dict(self._skipped),
+                skipped=self._skipped_names,
+                skipped_count=self._skipped.total(),
+            )
         if self.runtime:
-            found |= {"runtime_session_id": self.runtime, "runtime_status": self.status}
-        return found
+            answer.runtime_session_id, answer.runtime_status = self.runtime, self.status
+        return answer
 
     async def _keep(self, box: BaseSandbox, path: str, size: int) -> None:
         before = self._inputs.get(path)
@@ -126,31 +201,30 @@ class Workspace:
         if reason := self._not_kept(path, size):
             self._skipped[reason] += 1
             self._skipped_names += (
-                [path[:200]] if self._skipped.total() <= MOST_SKIPPED_NAMES else []
+                [path[:200]] if self._skipped.total() <= MAX_SKIPPED_NAMES else []
             )
             return
         try:
             with self._memory.admit(self._principal, size, "a file that the code wrote"):
-                (found,) = await box.files.download([path])
-                if found.content is None:
+                (loaded,) = await box.files.download([path])
+                if loaded.content is None:
                     self._skipped["unreadable"] += 1
                     return
-                made = await self._put(path, found.content)
+                made = await self._put(path, loaded.content)
         except Exception as exc:
             if of_error(exc).status < 500 and of_error(exc).code != "memory":
                 raise
             self._failed += 1
             return
-        told = file_out(made)
+        kept = FileOut.of(made)
         if before is not None:
-            origin = {"id": before.id, "storage_session_id": before.storage}
-            told["modified_from"] = origin
+            kept.modified_from = FileOrigin(before.id, before.storage)
             if before.storage == self.storage:
                 await self._files.delete(self._principal, before)
-        self.files.append(told)
+        self.files.append(kept)
 
     def _not_kept(self, path: str, size: int) -> str:
-        if len(self.files) >= MOST_OUTPUTS:
+        if len(self.files) >= MAX_OUTPUTS:
             return "max_files"
         if size > self._limit:
             return "size"
@@ -182,32 +256,14 @@ class Workspace:
 
     def _find(self, given: Exec) -> dict[str, StoredFile]:
         """Return the files by name; of several with one name the last; 403 for a stranger's."""
-        found: dict[str, StoredFile] = {}
-        for one in given.files:
-            file = self._files.get(self._principal, one.storage, one.id)
-            if not one.scope.may_read(self._principal, file):
+        inputs: dict[str, StoredFile] = {}
+        for asked in given.files:
+            file = self._files.get(self._principal, asked.storage, asked.id)
+            if not asked.scope.may_read(self._principal, file):
                 text = "the storage session belongs to another user or agent"
                 raise Problem(403, "forbidden", text)
-            found[one.name] = file
-        return found
-
-
-def file_out(file: StoredFile, name: str = "") -> dict[str, Any]:
-    """Return a file as a response tells of it; `name` is the one it had for the code."""
-    name = name or file.name
-    kind, _, rest = file.owner.partition(":")
-    told: dict[str, Any] = {
-        "id": file.id,
-        "name": name,
-        "path": f"/mnt/data/{name}",
-        "storage_session_id": file.storage,
-        "session_id": file.storage,
-        "kind": kind,
-        "resource_id": file.id if kind == "user" else rest.partition(":v:")[0],
-    }
-    if kind == "skill":
-        told["version"] = int(rest.partition(":v:")[2])
-    return told
+            inputs[asked.name] = file
+        return inputs
 
 
 async def _exists(box: BaseSandbox, name: str) -> bool:

@@ -1,0 +1,63 @@
+"""InterpreterLauncher: the common part of backends whose guest is a CPython of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
+from atoll.launch import interpreter, library
+from atoll.launch.launcher import Launcher
+from atoll.packages.held import HeldPackages
+from atoll.packages.target import for_interpreter
+from atoll.policy import Isolation
+
+if TYPE_CHECKING:
+    from atoll.config import SandboxConfig
+    from atoll.guest.shared.messages import StateParams
+    from atoll.launch.interpreter import Interpreter
+
+LEAST_OPEN_FILES = 24
+
+
+class InterpreterLauncher(Launcher):
+    """Finds an interpreter of this machine, and the packages by name that it is to have."""
+
+    python: Interpreter
+
+    def __init__(self, config: SandboxConfig) -> None:
+        super().__init__(config)
+        self.packages = HeldPackages()
+
+    async def find_interpreter(self) -> None:
+        """Find the interpreter and the packages that the configuration names."""
+        config, given = self.config, self.config.policy.max_open_files
+        if given < LEAST_OPEN_FILES:
+            problem = f"max_open_files must be at least {LEAST_OPEN_FILES}, not {given}"
+            raise ConfigError(f"{problem}: starting Python in backend {self.backend!r} takes 20")
+        if config.python is None:  # no thread: a hop there and back is felt in a warm start
+            self.python = interpreter.resolve(None)
+        else:
+            self.python = await asyncio.to_thread(interpreter.resolve, config.python)
+        make_target = functools.partial(for_interpreter, self.python)
+        if (found := await self.packages.find(config, make_target)) is not None:
+            self.python = replace(self.python, packages=found.site)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The interpreter's version."""
+        return self.python.version
+
+    def state_params(self) -> StateParams:
+        """Return how large a state may be, and where the guest finds cloudpickle."""
+        jailed = self.level >= Isolation.JAILED
+        return {
+            "max_bytes": self.config.max_state_bytes,
+            "cloudpickle": library.folder_in_guest(jailed=jailed),
+        }
+
+    def close(self) -> None:
+        """Release the packages."""
+        self.packages.close()

@@ -1,0 +1,65 @@
+"""What a backend is to its sandbox: it finds out what a guest needs here, and starts guests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.policy import Isolation
+
+if TYPE_CHECKING:
+    from atoll.config import SandboxConfig
+    from atoll.guest.shared.messages import StateParams
+    from atoll.launch.handshake import RunningGuest
+    from atoll.sandbox.context import Context
+    from atoll.types import SandboxResult
+
+
+class Launcher(ABC):
+    """Starts the guests of one sandbox, one after the other."""
+
+    backend: ClassVar[str]
+    """Its name, for errors."""
+    own_guard: ClassVar[str | None] = None
+    """The guard of a backend that has one of its own."""
+    hidden_folders: ClassVar[frozenset[str]] = frozenset()
+    """Of the folders that a jail shows to the host: those that the guest does not see."""
+    measures: ClassVar[bool] = False
+    """Whether the backend has numbers of its own for a result: see `measured`."""
+
+    cold_start: str | None = None
+    """Why a pool started the guest instead of forking it off a zygote; None if it was forked."""
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self.config, self.level = config, Isolation.NONE
+
+    @abstractmethod
+    async def prepare(self) -> Isolation:
+        """Find out what a guest needs, and return its isolation level."""
+
+    @abstractmethod
+    async def launch(
+        self, config: SandboxConfig, context: Any, shared: Context | None
+    ) -> RunningGuest:
+        """Start a guest with the present tools in `config`; nothing is left behind if it fails."""
+
+    @property
+    @abstractmethod
+    def version(self) -> tuple[int, ...]:
+        """The version of the guest's Python; a state is restored by the same one only."""
+
+    @abstractmethod
+    def state_params(self) -> StateParams:
+        """Return what a guest needs to save or restore; UnsupportedError if it cannot."""
+
+    @property
+    def preloaded(self) -> str | None:
+        """The tier of libraries that the guest started with; None if there is none."""
+        return None
+
+    def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:  # noqa: ARG002
+        """Return the result with the numbers that the backend itself has measured."""
+        return result
+
+    def close(self) -> None:  # noqa: B027 - some have nothing to release
+        """Release what guests have used, after the last one has ended."""
