@@ -41,7 +41,7 @@ class Freezer:
             pids = set(self._processes())
             if not pids:
                 return False
-            if pids <= stopped and _all_stopped(pids):
+            if pids <= stopped and all(map(_is_stopped, pids)):
                 return True
             stopped |= {pid for pid in pids if _send(pid, signal.SIGSTOP, self._processes)}
             if not pids <= stopped:
@@ -93,7 +93,8 @@ def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:
     except ProcessLookupError:
         return True
     except OSError as exc:
-        return exc.errno == errno.EINVAL  # it is about to be gone, or to be another program
+        # It is about to be gone, or to be another program; newer kernels say ENOENT.
+        return exc.errno in (errno.EINVAL, errno.ENOENT)
     try:
         if pid in still():  # else the number is another's by now
             signal.pidfd_send_signal(fd, number)
@@ -106,12 +107,18 @@ def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:
     return True
 
 
-def _all_stopped(pids: Iterable[int]) -> bool:
-    return all(_state(pid) in "TtZX" for pid in pids)
+def _is_stopped(pid: int) -> bool:
+    """Return whether a process runs no code of its own until it is continued.
 
-
-def _state(pid: int) -> str:
+    In vfork, a parent sleeps in the kernel until its child runs another program; if the child is
+    stopped before it does, the parent keeps its SIGSTOP pending, and cannot run before it either.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
-        return "X"
+        return True  # it is gone
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    state = fields["State"].split()[0]
+    if state == "D":
+        return bool(int(fields["ShdPnd"], 16) >> (signal.SIGSTOP - 1) & 1)
+    return state in "TtZX"
