@@ -13,13 +13,24 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from atoll import guest
 from atoll.errors import BackendUnavailableError
 from atoll.guest.entry import bundle
-from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, PACKAGES, Bind
+from atoll.jail.supervisor.spec import (
+    GUEST_CODE,
+    GUEST_HOME,
+    PACKAGES,
+    Bind,
+)
+
+if TYPE_CHECKING:
+    from atoll.jail.supervisor.spec import (
+        ImageRoot,
+    )
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
@@ -32,7 +43,20 @@ _ASK = (
 _TIMEOUT_SECONDS = 30
 _VERSION = re.compile(r"Python (\d+)\.(\d+)")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RootImage:
+    """An image whose files are a guest's root."""
+
+    digest: str
+    reference: str
+    """How it was named."""
+    root: ImageRoot
+    env: tuple[str, ...] = ()
+    """Its variables, as NAME=value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +74,27 @@ class Interpreter:
     """Where it finds packages: a venv's folder, or that of the installation."""
     packages: str | None = None
     """A host folder of packages by name, which come before those of the prefix."""
+    image: RootImage | None = None
+    """The image that it is in; its paths are then paths of the image."""
 
     @property
     def identity(self) -> tuple[str, tuple[int, int, int], str]:
         """Equal for two names of one interpreter, different for two interpreters."""
         return self.base, self.version, self.prefix
+
+    @property
+    def root(self) -> ImageRoot | None:
+        """What a jail needs to have the image as its root; None without an image."""
+        return None if self.image is None else self.image.root
+
+    @property
+    def shared_root(self) -> ImageRoot | None:
+        """What a zygote has as its root: the same, and never writable."""
+        return None if self.root is None else replace(self.root, writable=False)
+
+    def in_image(self, image: RootImage) -> Interpreter:
+        """Return the same interpreter with another root of the same image."""
+        return replace(self, image=image)
 
 
 def resolve(python: str | None) -> Interpreter:
@@ -214,16 +254,26 @@ _INSERT = (
 
 
 def environment(interpreter: Interpreter, *, jailed: bool = True) -> dict[str, str]:
-    """All that a guest gets of an environment: nothing is inherited."""
+    """All that a guest gets of an environment: nothing is inherited, but for an image's own."""
     packages = PACKAGES if jailed else interpreter.packages
     more = {} if interpreter.packages is None else {"PYTHONPATH": str(packages)}
     programs = f"{packages}/bin:" if more else ""
+    if interpreter.image is not None:
+        own = image_environment(interpreter.image)
+        return {**_NUMERIC, **own, **more, "PATH": programs + own["PATH"]}
     return {
         **more,
         "PATH": f"{os.path.dirname(interpreter.path)}:{programs}{_PATH}",
         "HOME": GUEST_HOME,
         "LANG": "C.UTF-8",
-        "MPLBACKEND": "Agg",
-        "OPENBLAS_NUM_THREADS": "1",
-        "OMP_NUM_THREADS": "1",
+        **_NUMERIC,
     }
+
+
+def image_environment(image: RootImage) -> dict[str, str]:
+    """Return an image's variables. HOME is the guest's own folder: it can be written to."""
+    own = dict(variable.split("=", 1) for variable in image.env)
+    return {"PATH": _IMAGE_PATH, "LANG": "C.UTF-8", **own, "HOME": GUEST_HOME}
+
+
+_NUMERIC = {"MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -45,4 +45,5 @@ def make_spec(
         binds=boot.binds(policy, interpreter, code),
         workspace=str(config.workspace) if config.workspace else None,
         limits=limits_of(policy, context_size),
+        root=interpreter.root,
     )

@@ -189,6 +189,7 @@ class Supervisor:
                 jailed=spec.jailed,
                 workspace=spec.workspace,
                 container=spec.container,
+                image=spec.root,
                 cgroup_fds=list(group.entrances) if group else [],
                 caller=(os.geteuid(), os.getegid()),
                 counted=group is not None,

@@ -29,6 +29,16 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRoot:
+    """An image whose files are the root of a jail, in place of the host's system."""
+
+    layers: tuple[str, ...]
+    """Host folders of its unpacked layers, the lowest first."""
+    writable: bool = False
+    """Whether the guest may change its copy of the files; the limit of the disk counts that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits that the kernel enforces; None is no limit."""
 
@@ -63,6 +73,8 @@ class JailSpec:
     limits: Limits
     container: str | None = None
     """The OCI configuration, if the program is a container runtime: see jail/walls/container."""
+    root: ImageRoot | None = None
+    """The image whose files are its root; None: the host's system. It needs `jailed`."""
     must_confine: bool = True
     """False: start the program even where neither Landlock nor seccomp confine it."""
 
@@ -76,6 +88,7 @@ class ZygoteHostSpec:
     """How the zygote is executed."""
     env: dict[str, str]
     binds: tuple[Bind, ...]
+    root: ImageRoot | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +142,9 @@ def requested(kind: str, fields: dict[str, Any]) -> Spec:
         fields["argv"] = tuple(fields["argv"])
     if "binds" in fields:
         fields["binds"] = tuple(Bind(**bind) for bind in fields["binds"])
+    if fields.get("root") is not None:
+        layers = tuple(fields["root"].pop("layers"))
+        fields["root"] = ImageRoot(layers=layers, **fields["root"])
     if "limits" in fields:
         fields["limits"] = Limits(**fields["limits"])
     return _KINDS[kind](**fields)

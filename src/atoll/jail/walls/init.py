@@ -53,7 +53,7 @@ def _spawn(spec: JailSpec, guest_fds: list[int], status_fd: int) -> int:
     actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
     try:
         return os.posix_spawn(
-            spec.argv[0],
+            find_program(spec),
             spec.argv,
             spec.env,
             file_actions=actions,
@@ -80,9 +80,18 @@ def execute(
         for name in _DEFAULT_SIGNALS:
             signal.signal(name, signal.SIG_DFL)
         env = dict(spec.env, HOME=folder, TMPDIR=folder) if folder else spec.env
-        os.execve(spec.argv[0], list(spec.argv), env)
+        os.execve(find_program(spec), list(spec.argv), env)
     except OSError as exc:
         _fail(spec, status_fd, exc)
+
+
+def find_program(spec: JailSpec) -> str:
+    """Return the program's path; a name without a slash is looked up in the PATH of its jail."""
+    name = spec.argv[0]
+    if "/" in name:
+        return name
+    paths = (f"{folder}/{name}" for folder in spec.env.get("PATH", "").split(":") if folder)
+    return next((path for path in paths if os.access(path, os.X_OK)), f"/{name}")
 
 
 def _high(fds: list[int]) -> list[int]:

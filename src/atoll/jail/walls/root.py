@@ -14,11 +14,13 @@ import stat
 from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
+from atoll.jail.walls import image_root, users
 from atoll.jail.walls import syscalls as sys
-from atoll.jail.walls import users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from atoll.jail.supervisor.spec import ImageRoot
 
 NEW_ROOT = "/tmp"
 BOX = "/.box"
@@ -83,6 +85,14 @@ FOLDERS = (
     BOX,
 )
 """Of a new root, each after the one that it is in; SYSTEM_PATHS and FILES lie in these."""
+_LINKS = {
+    WORK_ALIAS: WORK_FOLDER,
+    "/dev/ptmx": "pts/ptmx",
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/dev/stderr": "/proc/self/fd/2",
+}
 FILES = {
     "/etc/passwd": (
         "root:x:0:0:root:/root:/bin/sh\n"
@@ -107,6 +117,7 @@ def build(
     *,
     switched: bool,
     plain: bool = False,
+    image: ImageRoot | None = None,
 ) -> None:
     """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
 
@@ -115,52 +126,107 @@ def build(
     whole of proc, which a container runtime needs, and without terminals, which it brings.
     """
 
-    def furnish(workspace: int | None) -> None:
+    def furnish(workspace: int | None, tmpfs: int | None) -> None:
         if plain:
             _mount_plain_proc()
         else:
             mount_proc(NEW_ROOT)
             mount_terminals(NEW_ROOT)
-        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None)
+        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs)
         if workspace is not None:
             _attach_workspace(workspace)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
     mapped_owner = owner if switched else None
-    workspace = None if folder is None else _owned_tree(folder, mapped_owner)
-    _build_tree(binds, lambda: furnish(workspace), mapped_owner)
+    workspace = None if folder is None else users.owned_tree(folder, mapped_owner)
+    furnish_with = functools.partial(furnish, workspace)
+    if image is None:
+        _build_tree(binds, furnish_with, mapped_owner)
+    else:
+        _build_image(image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner)
 
 
-def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
+def build_zygote_host(
+    binds: tuple[Bind, ...],
+    owner: int,
+    image: ImageRoot | None = None,
+    mapped_owner: int | None = None,
+) -> None:
     """The root that all guests of a zygote host share, and go into it.
 
     Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
+    `mapped_owner` is shown as the owner of an image's files, if that is another user than we are.
     """
 
-    def furnish() -> None:
+    def furnish(tmpfs: int | None) -> None:
         _mount_plain_proc()
-        mount_box(NEW_ROOT, ZYGOTE_HOST_DISK, owner, private_app=True)
+        mount_box(NEW_ROOT, ZYGOTE_HOST_DISK, owner, private_app=True, tmpfs=tmpfs)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    _build_tree(binds, furnish)
+    if image is None:
+        _build_tree(binds, furnish)
+    else:
+        _build_image(image, binds, furnish, owner, ZYGOTE_HOST_DISK, mapped_owner=mapped_owner)
 
 
 def _build_tree(
-    binds: tuple[Bind, ...], furnish: Callable[[], None], mapped_owner: int | None = None
+    binds: tuple[Bind, ...],
+    furnish: Callable[[int | None], None],
+    mapped_owner: int | None = None,
 ) -> None:
     system, links = _open_system()
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
-    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
+    devices = _open_devices()
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
     _make_skeleton(links)
     _bind_all(system)
-    for name, fd in devices:
-        _bind_device(fd, name)
-    furnish()
+    _bind_devices(devices)
+    furnish(None)
     _bind_all(extra, mapped_owner)  # last, as an interpreter may well live below /tmp
     _close_ways(extra)
     _enter()
+
+
+def _build_image(
+    image: ImageRoot,
+    binds: tuple[Bind, ...],
+    furnish: Callable[[int | None], None],
+    owner: int,
+    disk: int | None,
+    *,
+    mapped_owner: int | None,
+) -> None:
+    """Make the root of an image's layers; what it holds besides is as in any jail."""
+    extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
+    devices = _open_devices()
+    layers = image_root.open_layers(image, mapped_owner)
+    tmpfs = image_root.mount(
+        layers,
+        NEW_ROOT,
+        _box_options(disk),
+        points=_mount_points(extra),
+        links=_LINKS,
+        files=FILES,
+        owner=owner,
+    )
+    _bind_devices(devices)
+    furnish(tmpfs)
+    _bind_all(extra, mapped_owner)
+    _enter(writable=image.writable)
+
+
+def _mount_points(extra: list[tuple[Bind, int]]) -> dict[str, bool]:
+    """Return where an image's root gets mounts, and whether each is a folder."""
+    points = dict.fromkeys(FOLDERS, True) | {f"/dev/{name}": False for name in DEVICES}
+    for bind, fd in extra:
+        if not any(_inside(bind.target, private) for private in _PRIVATE):
+            points[bind.target] = stat.S_ISDIR(os.fstat(fd).st_mode)
+    return points
+
+
+def _open_devices() -> list[tuple[str, int]]:
+    return [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in DEVICES]
 
 
 def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
@@ -186,10 +252,9 @@ def _make_skeleton(links: dict[str, str]) -> None:
         os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
         _write_file(NEW_ROOT + path, text.encode())
-    links = {**links, WORK_ALIAS: WORK_FOLDER, "/dev/ptmx": "pts/ptmx"}
-    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        links[f"/dev/{name}"] = f"/proc/self/fd{target}"
-    for path, target in links.items():
+    for name in DEVICES:
+        _write_file(f"{NEW_ROOT}/dev/{name}")
+    for path, target in (links | _LINKS).items():
         os.symlink(target, NEW_ROOT + path)
 
 
@@ -237,7 +302,7 @@ def _bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) ->
 def _bind_owned(fd: int, target: str, mapped_owner: int) -> bool:
     """Bind `fd` as the guest's own; return False if its file system cannot translate owners."""
     try:
-        tree = _owned_tree(f"/proc/self/fd/{fd}", mapped_owner)
+        tree = users.owned_tree(f"/proc/self/fd/{fd}", mapped_owner)
     except OSError:
         return False
     sys.attach_tree(tree, target)
@@ -294,12 +359,12 @@ def _write_file(path: str, data: bytes = b"") -> None:
     os.close(fd)
 
 
-def _bind_device(fd: int, name: str) -> None:
-    target = f"{NEW_ROOT}/dev/{name}"
-    _write_file(target)
-    sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND)
-    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
-    os.close(fd)
+def _bind_devices(devices: list[tuple[str, int]]) -> None:
+    for name, fd in devices:
+        target = f"{NEW_ROOT}/dev/{name}"
+        sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND)
+        sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
+        os.close(fd)
 
 
 def mount_proc(root: str) -> None:
@@ -341,15 +406,19 @@ def mount_box(
     *,
     private_app: bool,
     fill: Callable[[str, str], None] | None = None,
+    tmpfs: int | None = None,
 ) -> None:
     """The private folders: one tmpfs with the disk limit as its size.
 
-    `fill` puts into each what belongs there, given what is in its place now.
+    `fill` puts into each what belongs there, given what is in its place now. `tmpfs`: one that
+    has the upper layer of an image's root already, so that the limit counts both.
     """
     box = root + BOX
-    size = disk if disk is not None else DEFAULT_DISK
-    options = f"size={size},nr_inodes={MAX_INODES},mode=755"
-    sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, options)
+    if tmpfs is None:
+        sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, _box_options(disk))
+    else:
+        sys.attach_tree(tmpfs, box)
+        os.close(tmpfs)
     for name, target in PRIVATE_FOLDERS.items():
         if name == "app" and not private_app:
             continue
@@ -362,21 +431,15 @@ def mount_box(
     sys.detach(box)
 
 
+def _box_options(disk: int | None) -> str:
+    size = disk if disk is not None else DEFAULT_DISK
+    return f"size={size},nr_inodes={MAX_INODES},mode=755"
+
+
 def resize_box(disk: int) -> None:
     """Limit private folders that are mounted already; they are one file system."""
     flags = sys.MS_REMOUNT | sys.MS_NOSUID | sys.MS_NODEV
     sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
-
-
-def _owned_tree(folder: str, mapped_owner: int | None) -> int:
-    """Return a detached mount of a host folder, whose owner is shown as `mapped_owner`."""
-    tree = sys.clone_tree(folder)
-    if mapped_owner is not None:
-        owner = os.stat(folder)
-        namespace = users.idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
-        sys.map_mount_ids(tree, namespace)
-        os.close(namespace)
-    return tree
 
 
 def _attach_workspace(tree: int) -> None:
@@ -386,8 +449,9 @@ def _attach_workspace(tree: int) -> None:
     sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
 
 
-def _enter() -> None:
-    sys.set_mount_attributes(NEW_ROOT, sys.ATTR_RDONLY, recursive=False)
+def _enter(*, writable: bool = False) -> None:
+    if not writable:
+        sys.set_mount_attributes(NEW_ROOT, sys.ATTR_RDONLY, recursive=False)
     os.chdir(NEW_ROOT)
     sys.pivot_root(".", ".")
     sys.detach(".")

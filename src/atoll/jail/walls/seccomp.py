@@ -26,7 +26,7 @@ from atoll.jail.walls.bpf import (
     refuse_bits,
     refuse_values,
 )
-from atoll.jail.walls.syscall_table import ASKED, REFUSED
+from atoll.jail.walls.syscall_table import ASKED, JAIL_CALLS, REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,6 +96,23 @@ def jail_program(*, clones: bool = False) -> bytes:
     )
     asked = ASKED if clones else PASSED_FDS
     return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
+
+
+def zygote_program() -> bytes:
+    """Return the filter of a zygote that an image's interpreter is: a guest's, and a jail's calls.
+
+    Its guests install their own on top, so these calls are the zygote's alone.
+    """
+    rules = {
+        "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
+        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
+        "socket": _families(),
+        "fcntl": _no_leases(),
+        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
+    }
+    allowed = numbers() | numbers(JAIL_CALLS) | {name: asked_number(name) for name in ASKED}
+    refused = [n for name, n in numbers(REFUSED).items() if name not in JAIL_CALLS]
+    return assemble(allowed, rules, (), refused=refused)
 
 
 def confined_program() -> bytes:

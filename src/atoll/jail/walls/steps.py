@@ -31,7 +31,7 @@ from atoll.jail.walls import container, landlock, rlimits, root, seccomp, syscal
 from atoll.jail.walls.copytree import copy_tree
 
 if TYPE_CHECKING:
-    from atoll.jail.supervisor.spec import Bind, JailSpec, Limits
+    from atoll.jail.supervisor.spec import Bind, ImageRoot, JailSpec, Limits
 
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 DEVICE_PATHS = ["/dev"]
@@ -64,6 +64,8 @@ class Jail:
     jailed: bool = True
     workspace: str | None = None
     container: str | None = None  # the configuration of a container runtime
+    image: ImageRoot | None = None
+    """The image whose files are its root."""
     cgroup_fds: list[int] = field(default_factory=list)
     caller: tuple[int, int] = (0, 0)
     """Uid and gid of the supervisor, which a guest without a `host_uid` keeps."""
@@ -159,7 +161,14 @@ def build_root(jail: Jail) -> None:
     jail.proc_fd = os.open("/proc", os.O_PATH)
     switched = jail.host_uid is not None
     owner = jail.host_uid or os.geteuid()
-    root.build(jail.binds, jail.limits.disk, jail.workspace, owner, switched=switched)
+    root.build(
+        jail.binds,
+        jail.limits.disk,
+        jail.workspace,
+        owner,
+        switched=switched,
+        image=jail.image,
+    )
 
 
 def build_private_folders(jail: Jail) -> None:
@@ -264,6 +273,8 @@ def forbid_new_privileges(_jail: Jail) -> None:
 def restrict_files(jail: Jail) -> None:
     """Restrict file access with Landlock, in addition to the mounts."""
     extra = [bind.target for bind in jail.binds if bind.writable]
+    if jail.image is not None and jail.image.writable:
+        extra.append("/")
     landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
 
 

@@ -251,6 +251,17 @@ ASKED: dict[str, tuple[int, int]] = {
 }
 """Calls that the supervisor is asked about each time: see listener."""
 
+JAIL_CALLS: dict[str, tuple[int | None, int | None]] = {
+    "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444),
+    "landlock_restrict_self": (446, 446),
+    "mount": (165, 40),
+    "mount_setattr": (442, 442),
+    "seccomp": (317, 277),
+    "setgroups": (116, 159),
+}
+"""Calls by which a zygote's child enters its jail; no guest may make them."""
+
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
     "adjtimex": (159, 171),

@@ -111,6 +111,22 @@ def idmap_namespace(disk_uid: int, disk_gid: int, host_uid: int) -> int:
         os.close(ready_write)
 
 
+def owned_tree(folder: str, mapped_owner: int | None) -> int:
+    """Return a detached mount of a host folder, whose owner is shown as `mapped_owner`."""
+    tree = sys.clone_tree(folder)
+    if mapped_owner is not None:
+        owner = os.stat(folder)
+        namespace = idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
+        try:
+            sys.map_mount_ids(tree, namespace)
+        except OSError:
+            os.close(tree)
+            raise
+        finally:
+            os.close(namespace)
+    return tree
+
+
 def _random_below(size: int) -> int:
     """A number below a power of two; `secrets` would load libcrypto, and every fork map it."""
     return int.from_bytes(os.urandom(8), "little") % size

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.spec import NO_LIMITS
-from atoll.jail.walls import init, root, steps, syscalls, users
+from atoll.jail.walls import init, root, seccomp, steps, syscalls, users
 
 if TYPE_CHECKING:
     import socket
@@ -38,7 +38,7 @@ CONTROL_FD, INITS_FD = 3, 4
 READY_INITS = 4
 BIND_NOW = "LD_BIND_NOW"
 """Has the loader look up C functions when a zygote starts, not in each guest that calls them."""
-GUEST_UIDS = 65_000
+GUEST_UIDS, IMAGE_UID = 65_000, 1
 HASTE_SECONDS, MAX_FAST_STARTS = 5.0, 3
 RETRY_MS = 500
 """The pause before a zygote is started again after fork or open failed."""
@@ -60,7 +60,7 @@ def become(
     if switches:
         proc, first = os.open("/proc", os.O_PATH | os.O_DIRECTORY), users.pick_range()
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        root.build_zygote_host(spec.binds, first)
+        root.build_zygote_host(spec.binds, first, spec.root, first + IMAGE_UID)
         users.enter_user_range(first, proc)
     else:
         users.enter_own_user_namespace(seen_as=0)
@@ -75,10 +75,26 @@ def become(
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         syscalls.mount("proc", "/proc", "proc", flags)
     else:
-        root.build_zygote_host(spec.binds, os.geteuid())
+        root.build_zygote_host(spec.binds, os.geteuid(), spec.root)
+    if spec.root is not None:
+        _lock_mounts(switches=switches)
     init.report(status, "built")
     os.close(status)
     ZygoteHost(spec, control, own_group, switches=switches, counted=counted).serve()
+
+
+def _lock_mounts(*, switches: bool) -> None:
+    """Enter a user namespace and copies of the others, in which the mounts cannot be changed.
+
+    SECURITY: an image's interpreter is the zygote, with rights to mount. The kernel locks mounts
+    that a more privileged user namespace made: none can be unmounted or made writable from here.
+    """
+    if switches:
+        users.enter_user_range(0, os.open("/proc", os.O_PATH | os.O_DIRECTORY))
+    else:
+        users.enter_own_user_namespace(seen_as=0)
+    syscalls.unshare(steps.SHARED_NAMESPACES)
+    steps.set_host_name()
 
 
 class ZygoteHost:
@@ -94,8 +110,11 @@ class ZygoteHost:
         counted: bool,
     ) -> None:
         self._spec, self._control, self._own_group = spec, control, own_group
-        uids = itertools.cycle(range(1, GUEST_UIDS)) if switches else itertools.repeat(None)
-        self._uids: Iterator[int | None] = uids
+        self._uids: Iterator[int | None] = itertools.repeat(None)
+        if switches and spec.root is not None:  # it owns the image's files, as in a container
+            self._uids = itertools.repeat(IMAGE_UID)
+        elif switches:
+            self._uids = itertools.cycle(range(1, GUEST_UIDS))
         self._counted = counted
         self._home = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("mnt", "net")]
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -337,6 +356,8 @@ def _execute(spec: ZygoteHostSpec, control: int, inits: int) -> NoReturn:
         for number, fd in zip((CONTROL_FD, INITS_FD), high, strict=True):
             os.dup2(fd, number)
         syscalls.close_all_but({0, 1, 2, CONTROL_FD, INITS_FD})
+        if spec.root is not None:  # its interpreter is the image's
+            syscalls.install_filter(seccomp.zygote_program())
         os.execve(spec.argv[0], list(spec.argv), {**spec.env, BIND_NOW: "1"})
     finally:
         os._exit(127)
