@@ -30,7 +30,8 @@ _DETECTED = (
 def load(charset: str) -> None:
     """Import Resiliparse and the codecs that a page may have."""
     try:
-        import_module("resiliparse.extract.html2text")
+        for name in ("extract.html2text", "parse.encoding", "parse.html"):
+            import_module(f"resiliparse.{name}")  # behind the walls none can be imported
     except ImportError:
         raise ArchiveError(f"HTML needs Resiliparse. {hint('web')}") from None
     for codec in (charset,) if charset else _DETECTED:
@@ -44,7 +45,7 @@ def text(fd: int, charset: str, most: int) -> Reply:
     from resiliparse.parse.html import HTMLTree  # noqa: PLC0415
 
     data = _all(fd)
-    encoding = charset or detect_encoding(data, from_html_meta=True)
+    encoding = charset or detect_encoding(data, from_html_meta=True) or "utf-8"
     tree = HTMLTree.parse(bytes_to_str(data, encoding))
     title = " ".join((tree.title or "").split())[:_LONGEST_TITLE]
     whole = extract_plain_text(tree, links=True).encode("utf-8", "replace")
