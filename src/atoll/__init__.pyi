@@ -46,6 +46,7 @@ from atoll.errors import BackendUnavailableError as BackendUnavailableError
 from atoll.errors import BusyError as BusyError
 from atoll.errors import ConfigError as ConfigError
 from atoll.errors import ExecutionTimeoutError as ExecutionTimeoutError
+from atoll.errors import ImageError as ImageError
 from atoll.errors import IsolationError as IsolationError
 from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
 from atoll.errors import MemoryStoreError as MemoryStoreError

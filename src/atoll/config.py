@@ -33,6 +33,7 @@ _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
 _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 DEFAULT_STATE_MB = 50
 DEFAULT_ENVIRONMENTS_MB = 10_240
+DEFAULT_IMAGES_MB = 51_200
 SHORTEST_KEY = 16
 BACKENDS = ("auto", "native", "wasm", "gvisor", "daemon", "pyodide", "remote", "ray", "restricted")
 GUARDS = ("ast", "restrictedpython")
@@ -422,6 +423,11 @@ def fleet_socket(address: str) -> Path:
 def environments_limit() -> int:
     """Return the bytes that environments of packages may take, from ATOLL_ENVIRONMENTS_MB."""
     return _bytes("ATOLL_ENVIRONMENTS_MB", DEFAULT_ENVIRONMENTS_MB)
+
+
+def images_limit() -> int:
+    """Return the bytes that container images may take, from ATOLL_IMAGES_MB."""
+    return _bytes("ATOLL_IMAGES_MB", DEFAULT_IMAGES_MB)
 
 
 def cache_folder() -> Path:

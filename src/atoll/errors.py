@@ -11,6 +11,7 @@ AtollError
 ├── BackendUnavailableError     the backend cannot run here
 │   └── IsolationError          it can, but with weaker isolation than asked for
 ├── PackageError                packages by name that cannot be installed
+├── ImageError                  a container image that cannot be pulled, unpacked, built or pushed
 ├── RetrievalError              an index that cannot be built, written or queried
 │   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
 ├── MemoryStoreError            the file of an episodic memory cannot be read or written
@@ -121,6 +122,15 @@ class PackageError(AtollError):
             if package
             else "packages cannot be installed"
         )
+        super().__init__(f"{what}: {reason}{_with_hint(hint)}")
+
+
+class ImageError(AtollError):
+    """A container image cannot be used: `image`, `reason`, and `hint` what to do."""
+
+    def __init__(self, image: str, reason: str, hint: str = "") -> None:
+        self.image, self.reason, self.hint = image, reason, hint
+        what = f"the image {image!r} cannot be used" if image else "images cannot be used"
         super().__init__(f"{what}: {reason}{_with_hint(hint)}")
 
 

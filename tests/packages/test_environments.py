@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import atoll
+from atoll.cache import scratch
 from atoll.errors import PackageError
 from atoll.jail.walls.remove import remove_tree
 from atoll.packages import environment, store
@@ -177,7 +178,7 @@ def test_a_removal_holds_its_lock_only_to_rename(cache, index, target, monkeypat
         removed.append(folder)
         remove_tree(folder)
 
-    monkeypatch.setattr(store, "remove_tree", remove)
+    monkeypatch.setattr(scratch, "remove_tree", remove)
     assert store.remove(identity)
     assert len(removed) == 1
     assert not os.path.exists(removed[0])

@@ -9,6 +9,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from atoll.cache.json_files import read_json, version_of, write_json
 from atoll.config import environments_limit
 from atoll.errors import ConfigError, PackageError
 from atoll.packages import build, download, source, store
@@ -50,13 +51,13 @@ class Found:
     """A found environment that may still be in use, which makes a warm start faster."""
 
     def __init__(self, record: str, hold: Hold) -> None:
-        self._record, self._version = record, store.version_of(record)
+        self._record, self._version = record, version_of(record)
         self._environment, self._lock = hold.environment, hold.lock
 
     def again(self) -> Hold | None:
         """Return another hold; None if there is none left, or it was resolved again."""
         try:
-            if store.version_of(self._record) != self._version or not self._lock.add():
+            if version_of(self._record) != self._version or not self._lock.add():
                 return None
         except OSError:
             return None
@@ -105,7 +106,7 @@ def expand(requirements: Sequence[str]) -> tuple[str, ...]:
 
 def named(name: str) -> tuple[str, ...]:
     """Return the requirements of a named environment; ConfigError if there is none."""
-    facts = store.read_json(store.root() / "names" / f"{check_environment_name(name)}.json")
+    facts = read_json(store.root() / "names" / f"{check_environment_name(name)}.json")
     if facts is None:
         known = ", ".join(sorted(names())) or "none"
         raise ConfigError(
@@ -117,7 +118,7 @@ def named(name: str) -> tuple[str, ...]:
 
 def names() -> dict[str, tuple[str, ...]]:
     """Return the requirements of all named environments."""
-    found = {path.stem: store.read_json(path) for path in (store.root() / "names").glob("*.json")}
+    found = {path.stem: read_json(path) for path in (store.root() / "names").glob("*.json")}
     return {name: tuple(facts["requirements"]) for name, facts in found.items() if facts}
 
 
@@ -125,7 +126,7 @@ def set_name(name: str, requirements: Sequence[str]) -> None:
     """Give requirements a name."""
     facts = {"requirements": list(expand(requirements))}
     with store.disk_errors():
-        store.write_json(store.root() / "names" / f"{check_environment_name(name)}.json", facts)
+        write_json(store.root() / "names" / f"{check_environment_name(name)}.json", facts)
 
 
 def forget_name(name: str) -> None:
@@ -138,7 +139,7 @@ def forget(identity: str) -> bool:
     if not store.remove(identity):
         return False
     for path in (store.root() / "requests").glob("*.json"):
-        record = store.read_json(path)
+        record = read_json(path)
         if record and record.get("environment") == identity:
             path.unlink(missing_ok=True)
     return True
@@ -164,7 +165,7 @@ def _build(
         "environment": identity,
         "packages": [one.facts() for one in packages],
     }
-    store.write_json(store.root() / "requests" / f"{_key(asked, target.key)}.json", facts)
+    write_json(store.root() / "requests" / f"{_key(asked, target.key)}.json", facts)
     return identity
 
 
@@ -237,5 +238,5 @@ def _digest(value: object) -> str:
 
 
 def _record(root: Path, key: str) -> Json | None:
-    record = store.read_json(root / "requests" / f"{key}.json")
+    record = read_json(root / "requests" / f"{key}.json")
     return record if record and {"environment", "packages"} <= record.keys() else None

@@ -49,20 +49,26 @@ def run(
     seen: Mapping[str, str],
     folder: Path,
     seconds: float,
+    owned: Mapping[str, str] | None = None,
 ) -> CompletedRun:
     """Run Python with the arguments in `folder`, the only folder that it may write to.
 
     `seen` maps names to host paths that it may read; an argument that is such a name is replaced
-    by the path inside the jail. SECURITY: when this returns or raises, no process of the program is
-    left that could still change the folder.
+    by the path inside the jail. `owned` are such paths of which the program is shown as the owner,
+    so that it may read what others may not. SECURITY: when this returns or raises, no process of
+    the program is left that could still change the folder.
     """
     level = asyncio.run(probe.host()).level
     if level < Isolation.CONFINED:
         reason = "no jail can be made here to build them in"
         raise PackageError("", reason, "`atoll doctor` says why.")
     jailed = level >= Isolation.JAILED
-    inside = {name: f"{GUEST_CODE}/{name}" if jailed else path for name, path in seen.items()}
-    binds = [Bind(source=path, target=f"{GUEST_CODE}/{name}") for name, path in seen.items()]
+    shown = {**seen, **(owned or {})}
+    inside = {name: f"{GUEST_CODE}/{name}" if jailed else path for name, path in shown.items()}
+    binds = [
+        Bind(source=path, target=f"{GUEST_CODE}/{name}", owned=name not in seen)
+        for name, path in shown.items()
+    ]
     binds += [Bind(source=one, target=one) for one in python.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
     spec = JailSpec(

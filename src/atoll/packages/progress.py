@@ -23,14 +23,19 @@ class Progress:
 
     def __init__(self, title: str) -> None:
         self._title, self._doing, self._seconds = title, "", 0.0
+        self._part: float | None = None
         self._over = threading.Event()
         self._drawer: threading.Thread | None = None
 
     def say(self, doing: str, seconds: float = 0.0) -> None:
         """Show the present step, with a bar if about how many seconds it takes is known."""
         self._doing = "".join(c if c.isprintable() else "?" for c in doing)
-        self._seconds = seconds
+        self._seconds, self._part = seconds, None
         _LOGGER.info("%s: %s", self._title, self._doing)
+
+    def show(self, doing: str, part: float) -> None:
+        """Show how far the present step is, from 0 to 1, with a bar; log nothing."""
+        self._doing, self._part = doing, min(max(part, 0.0), 1.0)
 
     @contextlib.contextmanager
     def step(self, doing: str, seconds: float) -> Iterator[None]:
@@ -68,15 +73,23 @@ class Progress:
             return
         while not self._over.wait(REDRAW_SECONDS):
             spent = time.monotonic() - started
-            bar = _bar(spent, self._seconds) if self._seconds else ""
+            bar = self._bar(spent)
             sys.stderr.write(f"\r\x1b[K{self._title}{bar}: {self._doing}, {spent:.0f} s")
             sys.stderr.flush()
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()
 
+    def _bar(self, spent: float) -> str:
+        if self._part is not None:
+            return _filled(int(WIDTH * self._part))
+        return _estimated(spent, self._seconds) if self._seconds else ""
 
-def _bar(spent: float, seconds: float) -> str:
+
+def _estimated(spent: float, seconds: float) -> str:
     """Return a bar that fills by the estimate, and ever more slowly after it."""
     late = spent / (spent + seconds / 4) if spent > seconds else 0.0
-    full = int(WIDTH * max(late, min(spent / seconds, 0.8)))
+    return _filled(int(WIDTH * max(late, min(spent / seconds, 0.8))))
+
+
+def _filled(full: int) -> str:
     return f" [{'#' * full}{'.' * (WIDTH - full)}]"

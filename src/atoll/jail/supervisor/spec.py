@@ -26,6 +26,8 @@ class Bind:
     source: str
     target: str
     writable: bool = False
+    owned: bool = False
+    """Whether the guest is shown as the owner also of what it cannot write to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

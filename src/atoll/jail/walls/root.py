@@ -292,7 +292,8 @@ def _bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) ->
         target = NEW_ROOT + bind.target
         if not os.path.exists(target):  # else it lies in a folder bound before
             _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
-        if not (bind.writable and mapped_owner and _bind_owned(fd, target, mapped_owner)):
+        owned = bind.writable or bind.owned
+        if not (owned and mapped_owner and _bind_owned(fd, target, mapped_owner)):
             _bind(bind.source, fd, target)
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
         sys.set_mount_attributes(target, attributes, recursive=True)

@@ -124,6 +124,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.UnsupportedError, 501, "unsupported"),
     (errors.StateError, 422, "state"),
     (errors.PackageError, 422, "packages"),
+    (errors.ImageError, 422, "image"),
     (errors.VariableError, 422, "variable"),
 )
 
