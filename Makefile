@@ -81,7 +81,7 @@ test-fleet: $(STAMP) ## Pass the contract suite on a fleet of two nodes, and the
 chaos-fleet: $(STAMP) ## Kill and freeze nodes of a fleet under 2,000 cells; check every answer against the log
 	$(BIN)/python -m bench.chaos_fleet $(ARGS)
 
-test-pythons: ## Run the tests that need no extra backend on every supported Python found here
+test-pythons: ## Run the tests that need no extra backend on every supported Python found here (ARGS=sid: in Debian sid)
 	@$(PYTHON) tools/pythons.py $(ARGS)
 
 test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB once)

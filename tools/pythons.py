@@ -2,6 +2,7 @@
 
     python tools/pythons.py                 all that are found: on PATH, /usr/bin, pyenv
     python tools/pythons.py 3.12 /opt/py    only these: versions, or paths of interpreters
+    python tools/pythons.py sid [3.15]      those of Debian sid, in a root that is made once
 
 Each gets an environment of its own in .venv-pythons/, made by uv (or venv and pip).
 """
@@ -15,7 +16,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SUPPORTED = ("3.11", "3.12", "3.13")
+import sid_root
+
+SUPPORTED = ("3.11", "3.12", "3.13", "3.14", "3.15")
 BACKENDS = "native,daemon,restricted"
 WITH_PYODIDE = (
     "tests/unit/test_registry.py::test_auto_goes_on_to_pyodide_where_native_is_not_to_be_had"
@@ -23,21 +26,23 @@ WITH_PYODIDE = (
 TESTS = (
     "tests/text", "tests/guard", "tests/explore", "tests/files", "tests/unit", "tests/contract",
     "tests/cli/test_cli_run.py", "tests/cli/test_cli_arguments.py",
-    "tests/environment", "--ignore=tests/unit/test_bench.py",
+    "tests/environment", "tests/escape", "tests/faults", "--ignore=tests/unit/test_bench.py",
     "--ignore=tests/unit/test_certificates.py",
     f"--deselect={WITH_PYODIDE}",
 )  # fmt: skip
 """What depends on the interpreter; the rest of the suite runs on one."""
-EXTRAS = "state,search,guard,archive,web,toon,llm,network,server,remote,mcp,jupyter"
+EXTRAS = "state,wasm,search,guard,archive,web,toon,llm,network,server,remote,mcp,jupyter"
 PACKAGES = (
     "pytest>=8.3", "pytest-asyncio>=0.24", "pytest-timeout>=2.3", "pytest-xdist>=3.6",
     "pandas>=2.2", "langchain-core>=0.3", "requests>=2.32", "httpx>=0.28",
 )  # fmt: skip
-FOLDER = Path(".venv-pythons")
+FOLDER = Path(os.environ.get("ATOLL_PYTHONS", ".venv-pythons"))
 
 
 def main(wanted: list[str]) -> int:
     """Run the tests on each, print a line for each, and return 1 if one failed."""
+    if sid_root.SUITE in wanted:
+        return main_in_sid([version for version in wanted if version != sid_root.SUITE])
     found = interpreters(wanted)
     if not found:
         print(f"None of Python {', '.join(SUPPORTED)} was found.", file=sys.stderr)
@@ -53,6 +58,16 @@ def main(wanted: list[str]) -> int:
     for version, result in results.items():
         print(f"Python {version:8} {result}")
     return int(any(result != "passed" for result in results.values()))
+
+
+def main_in_sid(wanted: list[str]) -> int:
+    """Run this program in the root of Debian sid."""
+    command = ["python3", "tools/pythons.py", *(wanted or sid_root.VERSIONS)]
+    try:
+        return sid_root.run(command, {"ATOLL_PYTHONS": sid_root.ENVIRONMENTS})
+    except sid_root.RootError as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def interpreters(wanted: list[str]) -> dict[str, str]:

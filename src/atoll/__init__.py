@@ -38,7 +38,8 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         value: Any = ["__version__", *homes]
     elif name not in homes:
-        raise AttributeError(f"module 'atoll' has no attribute {name!r}{_hint(name)}")
+        text = f"module 'atoll' has no attribute {name!r}{_hint(name)}"
+        raise AttributeError(text, name=name, obj=None)  # with an object, Python adds a second hint
     elif homes[name] == "atoll":
         return import_module(f"atoll.{name}")
     else:

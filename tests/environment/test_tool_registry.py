@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
@@ -110,7 +111,8 @@ def test_the_list_of_functions_is_what_there_is(env):
     assert "population" not in env.tool_list(without=("population",))
     assert {one.name for one in env.tools} > {"web_fetch", "peek", "FINAL", "population"}
     assert "Return how many people live" in env.execute("help(population)").observation
-    assert "grep(first: 'Any' = Ellipsis, " in env.execute("help(grep)").observation
+    shown = " ".join(env.execute("help(grep)").observation.replace("'", "").split())
+    assert re.search(r"grep\( ?first: Any = Ellipsis, ", shown)  # 3.14 breaks the line
 
 
 def test_documents_and_hosts_bring_their_functions(tmp_path):

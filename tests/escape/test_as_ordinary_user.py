@@ -41,6 +41,8 @@ pytestmark = pytest.mark.skipif(
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption("matrix") == "all"
     cases = list(_parts()) if whole else list(SAMPLE.items())
+    wanted = os.environ.get("ATOLL_TEST_BACKENDS")
+    cases = [case for case in cases if wanted is None or case[0] in wanted.split(",")]
     metafunc.parametrize(("backend", "part"), cases)
 
 

@@ -6,6 +6,7 @@ attacks is run there, and all of them with `--matrix all`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import corpus
@@ -22,6 +23,7 @@ SAMPLED = {"daemon": 16, "gvisor": 32}
 """Of so many attacks of a category one is run there; at least one."""
 DEAR = "nat-res-fork-bomb"
 """Costs as much as fifty others, and is the first of its category: a sample leaves it to native."""
+BACKENDS = os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(",")
 NOT_INSTALLED = frozenset({"sympy", "jinja2", "pandas"})
 """Libraries that the backend `restricted` does not offer, or that no extra of Atoll installs."""
 
@@ -32,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption("matrix") == "all"
     cases = [
         (name, attack)
-        for name in registry.names()
+        for name in BACKENDS
         for attack in _chosen(name, whole=whole)
         if harness.fits_machine(attack)
     ]

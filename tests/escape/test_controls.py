@@ -14,7 +14,8 @@ TYPOS = frozenset({"NameError", "SyntaxError", "AttributeError", "IndentationErr
 MEANT = frozenset({"rst-exc-str-raises"})
 """Attacks that raise one of these on purpose."""
 
-
+MENDED = {"rst-exc-group-split-nontuple": "TypeError"}
+"""Attacks that end an interpreter, and what newer versions of Python raise instead."""
 HANGING = frozenset(attack.id for attack in corpus.load() if attack.bites == "hang")
 
 
@@ -44,8 +45,8 @@ def _bites(attack: corpus.Attack, ending: Ending) -> bool:
     """Whether it got through; or hangs, fills the memory or crashes, if that is the attack."""
     if controls.claims(attack):
         return ending.bit
-    if attack.bites == "crash":
-        return ending.signal > 0
+    if attack.bites == "crash":  # what newer versions of Python have mended is refused there
+        return ending.signal > 0 or MENDED.get(attack.id) == ending.error
     return ending.hung or ending.error == "MemoryError"
 
 

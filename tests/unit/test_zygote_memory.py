@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 REGIONS = """
 from atoll.jail.zygote import zygote_memory as memory
@@ -13,9 +16,14 @@ def regions(least):
 """
 
 
-def run(code: str) -> str:
+def run(code: str, **variables: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", REGIONS + code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", REGIONS + code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **variables},
+        timeout=60,
     )
     return done.stdout.strip()
 
@@ -42,6 +50,26 @@ new = [bytes(100) for _ in range(20)]
 print(max(map(id, new)) - min(map(id, new)) < memory._POOL)
 """
     assert run(code) == "True"
+
+
+@pytest.mark.parametrize("allocator", ["malloc", "malloc_debug", "pymalloc_debug"])
+def test_the_heap_of_another_allocator_is_left_alone(allocator):
+    """Its blocks never lie as pools are filled, so filling them would go on without end."""
+    code = """
+import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+memory.fill_pools()
+print(memory.is_pymalloc(), len(memory._fillers), len(memory.reserve_arenas(1 << 20)))
+"""
+    assert run(code, PYTHONMALLOC=allocator) == "False 0 0"
+
+
+def test_gaps_without_end_are_filled_up_to_a_limit():
+    code = """
+memory.is_pymalloc = lambda: True
+memory.fill_pools(most=1 << 20)
+print(len(memory._fillers) * 32 <= 1 << 20)
+"""
+    assert run(code, PYTHONMALLOC="malloc_debug") == "True"
 
 
 def test_mappings_of_a_library_become_fewer_and_it_still_works():

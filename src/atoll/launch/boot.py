@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind
 from atoll.launch import library
-from atoll.launch.interpreter import GUEST_FOLDER, package_binds, site_code
+from atoll.launch.interpreter import GUEST_FOLDER, package_binds, python_binds, site_code
 
 if TYPE_CHECKING:
     from atoll.launch.interpreter import Interpreter
@@ -50,9 +49,7 @@ def binds(
 ) -> tuple[Bind, ...]:
     """Return the host paths in a guest's root: runtime, interpreter, packages, the policy's."""
     found = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
-    found += [*library.binds(), *package_binds(interpreter)]
-    found += [Bind(source=folder, target=folder) for folder in interpreter.folders]
-    found += [Bind(source=os.path.realpath(link), target=link) for link in interpreter.links]
+    found += [*library.binds(), *package_binds(interpreter), *python_binds(interpreter)]
     found += [
         Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
         for mount in policy.mounts

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
         ImageRoot,
     )
 
-OLDEST = (3, 8)
+OLDEST, COMPLAINS = (3, 8), (3, 15)
+"""The oldest Python that guests run on, and the first that prints what .pth files name in vain."""
+EMPTY_FILE = str(Path(guest.__file__).resolve().parents[1] / "py.typed")
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
 _ASK = (
     "import sys, json, compileall, runpy; compileall.compile_dir(sys.argv[1], quiet=2); "
@@ -76,6 +78,8 @@ class Interpreter:
     """A host folder of packages by name, which come before those of the prefix."""
     image: RootImage | None = None
     """The image that it is in; its paths are then paths of the image."""
+    silenced: tuple[str, ...] = ()
+    """Its .pth files that a jail shows as empty: see `_editable_installs`."""
 
     @property
     def identity(self) -> tuple[str, tuple[int, int, int], str]:
@@ -190,10 +194,50 @@ def _make(
         path = os.path.realpath(path)  # only a venv's python has to be called by its own name
     folders = _outermost({os.path.abspath(prefix) for prefix in prefixes})
     steps = {step for start in (path, base) for step in _links(start)}
-    links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in (*folders, *_SYSTEM))))
+    shown = (*folders, *_SYSTEM)
+    links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in shown)))
     return Interpreter(
-        path, version, folders, links, os.path.realpath(base), os.path.realpath(prefixes[0])
+        path,
+        version,
+        folders,
+        links,
+        os.path.realpath(base),
+        os.path.realpath(prefixes[0]),
+        silenced=_editable_installs(prefixes[0], version, shown),
     )
+
+
+def _editable_installs(
+    prefix: str, version: tuple[int, int, int], shown: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the .pth files that name only folders that a jail does not show.
+
+    From Python 3.15 on, each start of an interpreter prints a line for each such folder.
+    """
+    if version < COMPLAINS:
+        return ()
+    site = os.path.join(prefix, "lib", f"python{version[0]}.{version[1]}", "site-packages")
+    return tuple(
+        str(file)
+        for file in sorted(Path(site).glob("*.pth"))
+        if not any(_adds_something(line.strip(), site, shown) for line in _lines_of(file))
+    )
+
+
+def _adds_something(line: str, site: str, shown: tuple[str, ...]) -> bool:
+    """Return whether a line of a .pth file has an effect in a jail."""
+    if not line or line.startswith("#"):
+        return False
+    folder = os.path.normpath(os.path.join(site, line))
+    return line.startswith(("import ", "import\t")) or any(_inside(folder, s) for s in shown)
+
+
+def _lines_of(file: Path) -> list[str]:
+    """Return the lines of a .pth file; of one that cannot be read, a line that has an effect."""
+    try:
+        return file.read_text("utf-8-sig", "surrogateescape").splitlines()
+    except OSError:
+        return ["import "]
 
 
 def _outermost(folders: set[str]) -> tuple[str, ...]:
@@ -227,6 +271,15 @@ def _inside(path: str, folder: str) -> bool:
 
 def _unavailable(reason: str, hint: str) -> BackendUnavailableError:
     return BackendUnavailableError("native", reason, hint)
+
+
+def python_binds(interpreter: Interpreter) -> list[Bind]:
+    """Return what a jail has to be given, so that the interpreter runs in it."""
+    return [
+        *(Bind(source=folder, target=folder) for folder in interpreter.folders),
+        *(Bind(source=os.path.realpath(link), target=link) for link in interpreter.links),
+        *(Bind(source=EMPTY_FILE, target=file) for file in interpreter.silenced),
+    ]
 
 
 def package_binds(interpreter: Interpreter) -> list[Bind]:

@@ -19,6 +19,7 @@ from atoll.launch.interpreter import (
     GUEST_FOLDER,
     environment,
     package_binds,
+    python_binds,
     site_code,
 )
 
@@ -174,9 +175,7 @@ def zygote_host_spec(
     `role` replaces the guest runtime in its children; see atoll.jail.zygote.main.
     """
     binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
-    binds += [Bind(source=folder, target=folder) for folder in python.folders]
-    binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
-    binds += package_binds(python)
+    binds += [*python_binds(python), *package_binds(python)]
     code = site_code(python, pth_files=False) + _BOOT
     return ZygoteHostSpec(
         name=name,

@@ -16,7 +16,7 @@ from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch.guest_handle import request_guest
-from atoll.launch.interpreter import environment
+from atoll.launch.interpreter import environment, python_binds
 from atoll.policy import MIB, Isolation
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def run(
         Bind(source=path, target=f"{GUEST_CODE}/{name}", owned=name not in seen)
         for name, path in shown.items()
     ]
-    binds += [Bind(source=one, target=one) for one in python.folders]
-    binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
+    binds += python_binds(python)
     spec = JailSpec(
         jailed=jailed,
         argv=(python.path, "-I", "-B", "-X", "utf8", *(inside.get(one, one) for one in arguments)),

@@ -13,6 +13,7 @@ import sysconfig
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.refusal import refused
+from atoll.guest.agent import chain
 from atoll.text.tables import names_in
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ HARMLESS = names_in("""
     cpython.PyInterpreterState_Clear cpython._PySys_ClearAuditHooks
 """)
 FOLDERS = names_in("os.listdir os.scandir")
+THREADS = names_in("_thread.start_new_thread _thread.start_joinable_thread")
+"""Raised from Python 3.12 and 3.13 on."""
 INSIDE = names_in("gi_frame gi_code cr_frame cr_code ag_frame ag_code")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -58,6 +61,8 @@ class Auditor:
         if event == "open" and self._is_reading(*args):
             return
         if event in FOLDERS and self._is_library(args[0]):
+            return
+        if event in THREADS and chain.is_own_thread(args[0]):
             return
         if event == "object.__getattr__" and args[1] not in INSIDE:
             return

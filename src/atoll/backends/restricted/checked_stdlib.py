@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import importlib
 import linecache
 import sys
 import typing
@@ -144,6 +145,27 @@ def mend_library() -> None:
     vars(linecache).update(dict.fromkeys(("updatecache", "checkcache", "lazycache"), _no_lines))
     setattr(typing.ForwardRef, "_evaluate", _no_type_hints)  # noqa: B010 - it is private
     setattr(enum.EnumType, "_create_", _create_enum)  # noqa: B010
+    if sys.version_info >= (3, 14):
+        _mend_annotations(importlib.import_module("annotationlib"))
+
+
+def _mend_annotations(annotationlib: Any) -> None:
+    """Have annotations evaluated by the function that the compiler made of them.
+
+    Else typing.NamedTuple makes another function of its code, with other globals: an operation
+    that is refused for guests. It is still tried, and refused, if a name is not defined yet.
+    """
+    real, formats = annotationlib.call_annotate_function, annotationlib.Format
+
+    def call_annotate_function(annotate: Any, format: Any, **options: Any) -> Any:  # noqa: A002
+        if format == formats.STRING:
+            return real(annotate, format, **options)
+        try:
+            return annotate(formats.VALUE)
+        except NameError:
+            return real(annotate, format, **options)
+
+    annotationlib.call_annotate_function = call_annotate_function
 
 
 def namedtuple(typename: str, field_names: Any, **options: Any) -> Any:

@@ -69,7 +69,6 @@ class RestrictedLauncher(Launcher):
     def _spec(self, context_size: int) -> JailSpec:
         jailed = self.level >= Isolation.JAILED
         python = interpreter.resolve(None)
-        folders = [Bind(source=folder, target=folder) for folder in python.folders]
         root = GUEST_CODE if jailed else boot.ROOT
         # Without a root of its own, the importer lists the folder that it finds the package in.
         package = f"{boot.ROOT}/atoll" if jailed else boot.ROOT
@@ -79,7 +78,10 @@ class RestrictedLauncher(Launcher):
             must_confine=self.level >= Isolation.CONFINED,
             argv=(python.path, "-I", "-X", "utf8", "-c", _BOOT, root),
             env=interpreter.environment(python, jailed=jailed),
-            binds=(Bind(source=package, target=f"{GUEST_CODE}/atoll"), *folders),
+            binds=(
+                Bind(source=package, target=f"{GUEST_CODE}/atoll"),
+                *interpreter.python_binds(python),
+            ),
             workspace=None,
             limits=replace(
                 limits, file_size=0, open_files=max(limits.open_files, LEAST_OPEN_FILES)

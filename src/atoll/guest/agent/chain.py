@@ -88,6 +88,13 @@ class Waves:
         return function(*args, **kwargs)
 
 
+def is_own_thread(start: Any) -> bool:
+    """Return whether `start`, the function of a new thread, would run one call of a wave."""
+    thread = getattr(start, "__self__", None)
+    target = getattr(thread, "_target", None)
+    return type(thread) is threading.Thread and getattr(target, "__func__", None) is _Started.serve
+
+
 class _Started:
     """One call in a thread of its own."""
 
@@ -95,10 +102,11 @@ class _Started:
         self._work = work
         self._value: Any = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread = threading.Thread(target=self.serve, daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Make the call, in the new thread."""
         try:
             self._value = self._work()
         except BaseException as exc:

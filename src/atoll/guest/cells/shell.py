@@ -86,8 +86,7 @@ class Command:
 
     def start(self, params: ShellParams, folder: str, streams: tuple[int, int]) -> None:
         """Start it as the leader of a new session, so that all its processes can be found."""
-        import subprocess
-
+        subprocess = _import_subprocess()
         opened: list[int] = []
         try:
             arguments = _arguments(params, opened)
@@ -215,6 +214,19 @@ def _open_unnamed() -> int:
     fd = open_fd(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0o600)
     posix.unlink(path)
     return fd
+
+
+def _import_subprocess() -> Any:
+    """Import subprocess, which from Python 3.14 on reads `os.environ` when it is loaded."""
+    shown = vars(sys.modules.get("os", os))
+    replaced = {name: shown[name] for name in ("environ",) if name in shown}
+    shown["environ"] = os.environ
+    try:
+        import subprocess
+    finally:
+        del shown["environ"]
+        shown.update(replaced)
+    return subprocess
 
 
 def _environment(given: dict[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ import socket
 import stat
 import sys
 import traceback
+from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail.measure import cgroup
@@ -56,10 +57,24 @@ def main(control_fd: str) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # a guest of a host that goes before others does not
         os.setpriority(os.PRIO_PROCESS, 0, 0)
+    _load_all_of_traceback()
     supervisor = Supervisor(socket.socket(fileno=int(control_fd)))
     gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
     supervisor.serve()
     sys.exit(0)
+
+
+def _load_all_of_traceback() -> None:
+    """Format exceptions, with and without a hint: from Python 3.15 on, this imports modules.
+
+    Later, no descriptor may be left to open a file, and the import that fails would take all
+    sandboxes with it.
+    """
+    for fail in (lambda: sys.__getattribute__("nothing"), lambda: import_module("nothing.atoll")):
+        try:
+            fail()
+        except (AttributeError, ImportError):
+            traceback.format_exc()
 
 
 class Supervisor:

@@ -22,6 +22,8 @@ _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 _ARENA, _POOL, _BLOCK = 1 << 20, 16 << 10, 512
 """What CPython takes memory in, divides it into, and the largest size that it serves from there."""
+_MAX_FILLED = 64 << 20
+"""Bytes of objects that fill gaps; with seven data libraries imported it takes 400 KB."""
 _MAX_KEPT = 30
 """Pools that are kept from use in the first arena; in the last it is one."""
 _ENTRY, _PRESENT = 8, 1 << 63
@@ -55,6 +57,8 @@ def reserve_arenas(size: int) -> list[bytes]:
     has the fewest free pools, so earlier arenas keep more blocks: what stays unused, and is freed,
     is then at one end.
     """
+    if not is_pymalloc():
+        return []
     # The list has its size first: one that grows would leave its copies between the arenas.
     blocks = [b""] * (size // _BLOCK)
     for number in range(len(blocks)):
@@ -76,14 +80,31 @@ def settle() -> dict[str, int]:
 _fillers: list[object] = []
 
 
-def fill_pools() -> None:
+def is_pymalloc() -> bool:
+    """Return whether objects come from CPython's pools of blocks of one size.
+
+    In a debug build, a free-threaded one or by PYTHONMALLOC, another allocator serves them.
+    """
+    try:
+        name = ctypes.pythonapi._PyMem_GetCurrentAllocatorName  # noqa: SLF001 - no public one
+    except AttributeError:
+        return False
+    name.restype = ctypes.c_char_p
+    return bool(name() == b"pymalloc")
+
+
+def fill_pools(most: int = _MAX_FILLED) -> None:
     """Fill the gaps in the heap, so that new objects of the zygote and its guests lie together.
 
     A gap in a page that holds older objects would have the page copied for each new object.
+    `most` is how many bytes of fillers there may be.
     """
+    if not is_pymalloc():
+        return
     for size in range(32, _BLOCK + 1, 16):
         wanted, in_a_row, last = _POOL // size // 2, 0, 0
-        while in_a_row < wanted:  # then this pool was empty, and half of it is left
+        while in_a_row < wanted and most > 0:  # then this pool was empty, and half of it is left
+            most -= size
             _fillers.append(24.5 * len(_fillers) if size == 32 else _bytes_of(size))
             in_a_row = in_a_row + 1 if id(_fillers[-1]) - last == size else 0
             last = id(_fillers[-1])
