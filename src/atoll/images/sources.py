@@ -12,6 +12,7 @@ from atoll.errors import ImageError
 from atoll.images import archive
 from atoll.images.layout import Layout
 from atoll.images.reference import RegistryReference
+from atoll.images.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def open_source(asked: Reference, image: str, scratch: Path) -> Iterator[Source]:
     """Yield the source of an image; `scratch` is for what an archive is unpacked to."""
     if isinstance(asked, RegistryReference):
-        raise ImageError(image, "registries are not supported yet")
+        yield Registry(asked, image)
+        return
     if asked.kind == "oci":
         yield Layout(Path(asked.path), image, asked.tag)
         return

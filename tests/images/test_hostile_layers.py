@@ -1,0 +1,331 @@
+"""Hostile layers: nothing lands outside of the store, and a refused layer leaves nothing in it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import subprocess
+import tarfile
+
+import pytest
+from made_images import (
+    BLOCK,
+    DEVICE,
+    FIFO,
+    file,
+    folder,
+    hard,
+    link,
+    tar_of,
+)
+
+from atoll.errors import ImageError
+from atoll.images import get_image, store, unpack
+from atoll.images.unpacker.layer import MOST_HEADER
+
+DEEP = "/".join(["d"] * 3000)
+LONG = "/".join(["n" * 200] * 25)
+
+
+def cyclic() -> list:
+    return [link("a", "b"), link("b", "a"), file("a/x")]
+
+
+def sparse_bomb() -> bytes:
+    """A file of a terabyte in one block, as GNU tar writes sparse files."""
+    header = tarfile.TarInfo("huge")
+    header.type, header.size = tarfile.GNUTYPE_SPARSE, 0
+    block = bytearray(header.tobuf(tarfile.GNU_FORMAT))
+    block[483:495] = b"%011o\0" % (1 << 32)
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + bytes(1024)
+
+
+def huge_header() -> bytes:
+    header = tarfile.TarInfo("pax")
+    header.type, header.size = tarfile.XHDTYPE, MOST_HEADER + 1
+    return header.tobuf(tarfile.USTAR_FORMAT) + bytes(MOST_HEADER + 512) + bytes(1024)
+
+
+def nested_headers() -> bytes:
+    header = tarfile.TarInfo("pax")
+    record = b"13 comment=x\n"
+    header.type, header.size = tarfile.XHDTYPE, len(record)
+    return (header.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0")) * 5000 + bytes(1024)
+
+
+def negative_size() -> bytes:
+    block = bytearray(tarfile.TarInfo("x").tobuf(tarfile.USTAR_FORMAT))
+    block[124:136] = b"\xff" * 12
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + bytes(1024)
+
+
+def cut_short() -> bytes:
+    return tar_of([file("x", b"y" * 5000)])[:2000]
+
+
+REFUSED = {
+    "whiteout of dot": ([[file(".wh..")]], "deletes a file with the name '.'"),
+    "whiteout of dot dot": ([[file(".wh...")]], "deletes a file with the name '..'"),
+    "whiteout without a name": ([[file(".wh.")]], "deletes a file with the name ''"),
+    "whiteout of a whiteout": ([[file(".wh..wh.x")]], "deletes a file with the name '.wh.x'"),
+    "name that is dot dot": ([[file("a/..")]], "ends with .."),
+    "hard link to nothing": ([[hard("a", "b")]], "leads to nothing"),
+    "hard link out": ([[hard("a", "../../../../etc/passwd")]], "leads to nothing"),
+    "hard link to an absolute path": ([[hard("a", "/etc/passwd")]], "leads to nothing"),
+    "hard link through a link": ([[link("a", "/etc"), hard("b", "a/passwd")]], "leads to nothing"),
+    "hard link to a folder": ([[folder("a"), hard("b", "a")]], "leads to a folder"),
+    "hard link to the root": ([[hard("b", ".")]], "leads to a folder"),
+    "hard link in a cycle": ([[hard("a", "b"), hard("b", "a")]], "leads to nothing"),
+    "hard link in place of its folder": ([[file("a/b"), hard("a", "a/b")]], "its own target"),
+    "hard link to what was deleted": ([[file("a")], [file(".wh.a"), hard("b", "a")]], "nothing"),
+    "links in a cycle": ([cyclic()], "too many links"),
+    "path through a file": ([[file("a"), file("a/b")]], "leads through a file"),
+    "path through a file below": ([[file("a")], [file("a/b")]], "leads through a file"),
+    "path through a fifo": ([[("a", FIFO, {}), file("a/b")]], "leads through a file"),
+    "folder 3,000 deep": ([[folder(DEEP)]], "more than 3,800 bytes"),
+    "path of 5,000 bytes": ([[file(LONG)]], "more than 3,800 bytes"),
+    "deep by a link to itself": (
+        [
+            [
+                folder("/".join(["e" * 90] * 40)),
+                link("f", "/".join(["e" * 90] * 40)),
+                file(f"f/{LONG}"),
+            ]
+        ],
+        "more than 3,800 bytes",
+    ),
+    "root that is a file": ([[file("./")]], "root is not a folder"),
+    "sparse file of gigabytes": ([sparse_bomb()], "unpacks to more than"),
+    "header of a megabyte": ([huge_header()], "a header in it has more than"),
+    "five thousand headers in a row": ([nested_headers()], "malformed"),
+    "negative size": ([negative_size()], ""),
+    "cut short": ([cut_short()], ""),
+    "not a tar": ([b"no tar at all" * 100], ""),
+    "name of 300 bytes": ([[file("n" * 300)]], "File name too long"),
+}
+
+KEPT = {
+    "path with dot dot": ([[file("../../evil")]], {"evil"}),
+    "absolute path": ([[file("/evil")]], {"evil"}),
+    "through a link out": ([[link("a", "/../.."), file("a/evil")]], {"a", "evil"}),
+    "through an absolute link": (
+        [[link("a", "/tmp"), file("a/evil")]],
+        {"a", "tmp", "tmp/evil"},
+    ),
+    "through a link of the layer below": (
+        [[folder("real"), link("a", "real")], [file("a/evil")]],
+        {"real", "real/evil"},
+    ),
+    "through a link of two layers below": (
+        [[link("a", "../../../b")], [folder("b")], [file("a/../a/evil")]],
+        {"b", "b/evil"},
+    ),
+    "whiteout through a link": (
+        [[file("real/x"), link("a", "real")], [file("a/.wh.x")]],
+        {"real", "real/x (deleted)"},
+    ),
+    "opaque through a link out": (
+        [[link("a", "/.."), file("b")], [file("a/.wh..wh..opq")]],
+        {"a (deleted)", "b (deleted)"},
+    ),
+    "file in place of a link": ([[link("a", "/etc/passwd"), file("a")]], {"a"}),
+    "hard link to a link, then a file": (
+        [[link("a", "/etc/evil"), hard("b", "a"), file("b")]],
+        {"a", "b"},
+    ),
+    "folder in place of a link": (
+        [[link("a", "/etc"), folder("a"), file("a/evil")]],
+        {"a", "a/evil"},
+    ),
+    "character device": ([[("sda", DEVICE, {"devmajor": 8})]], set()),
+    "block device": ([[("sda", BLOCK, {"devmajor": 8})]], set()),
+    "device that hides a file": ([[file("a")], [("a", DEVICE, {})]], set()),
+    "unknown type": ([[("a", b"Z", {})]], set()),
+    "set-id bits": ([[file("a", mode=0o6755), folder("b", mode=0o7777)]], {"a", "b"}),
+    "modes without rights": ([[folder("a", mode=0), file("a/b", mode=0)]], {"a", "a/b"}),
+    "entry twice": ([[file("a", b"1"), file("a", b"22"), folder("a"), file("a", b"333")]], {"a"}),
+    "folder, file, folder": (
+        [[file("a/b/c")], [folder("a/b"), file("a/b"), folder("a/b"), file("a/b/d")]],
+        {"a", "a/b", "a/b/c (deleted)", "a/b/d"},
+    ),
+    "whiteout of what is not there": ([[file(".wh.a")]], set()),
+    "overlay's own attributes": (
+        [[file("a", pax_headers={"SCHILY.xattr.user.overlay.redirect": "/etc"})]],
+        {"a"},
+    ),
+    "capabilities": ([[file("a", pax_headers={"SCHILY.xattr.security.capability": "x"})]], {"a"}),
+    "time of the far future": ([[file("a", mtime=1 << 60)]], {"a"}),
+    "bytes that are no UTF-8": ([[file("a\udcff")]], {"a\udcff"}),
+}
+
+
+@pytest.fixture
+def outside(cache):
+    """What lies beside the store, and in places that layers name."""
+
+    def seen():
+        here = cache.parent
+        names = {str(path) for path in here.rglob("*") if cache not in path.parents}
+        return names, os.path.lexists("/tmp/evil"), os.path.lexists("/etc/evil")
+
+    return seen
+
+
+def tree(path) -> set[str]:
+    """The paths in a folder; those of deleted files are marked."""
+    names = set()
+    for at, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            info = os.lstat(f"{at}/{name}")
+            mark = " (deleted)" if stat.S_ISCHR(info.st_mode) else ""
+            names.add(os.path.relpath(f"{at}/{name}", path) + mark)
+            assert not info.st_mode & 0o6000
+            assert not stat.S_ISBLK(info.st_mode)
+            assert info.st_rdev == 0
+            attributes = os.listxattr(f"{at}/{name}", follow_symlinks=False)
+            assert not [key for key in attributes if "overlay" in key or "security" in key]
+    return names
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hostile_layer_is_refused_and_leaves_nothing(cache, layout, outside, name):
+    layers, words = REFUSED[name]
+    reference = layout.image(*layers)
+    before = outside()
+    with pytest.raises(ImageError) as caught:
+        get_image(reference)
+    assert words in str(caught.value)
+    assert outside() == before
+    assert not os.listdir(cache / "images" / "building")
+    assert not os.listdir(cache / "images" / "images")
+    assert len(os.listdir(cache / "images" / "layers")) == len(layers) - 1
+    store.collect()
+    assert not os.listdir(cache / "images" / "layers")
+    assert not os.listdir(cache / "images" / "blobs")
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_an_odd_layer_lands_inside_its_root(cache, layout, outside, name):
+    layers, names = KEPT[name]
+    reference = layout.image(*layers)
+    before = outside()
+    held = get_image(reference)
+    assert tree(held.image.layers[-1]) == names
+    assert outside() == before
+    assert not os.listdir(cache / "images" / "building")
+    held.close()
+    assert store.remove(held.image.digest)
+    store.collect()
+    assert not os.listdir(cache / "images" / "layers")
+
+
+def test_a_bomb_is_refused_by_what_it_unpacks_to(cache, layout, monkeypatch):
+    monkeypatch.setenv("ATOLL_IMAGES_MB", "30")
+    reference = layout.image([file(str(number), bytes(10 << 20)) for number in range(5)])
+    with pytest.raises(ImageError, match="unpacks to more than"):
+        get_image(reference)
+    assert not os.listdir(cache / "images" / "building")
+
+
+def test_too_many_entries_are_refused(cache, layout, monkeypatch):
+    monkeypatch.setattr(unpack, "MOST_ENTRIES", 100)
+    reference = layout.image([file(str(number)) for number in range(101)])
+    with pytest.raises(ImageError, match="more than 100 entries"):
+        get_image(reference)
+    assert not os.listdir(cache / "images" / "building")
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_layer_of_another_digest_is_refused(layout):
+    reference = layout.image([file("a")], pack=lambda tar: gzip.compress(tar_of([file("b")])))
+    with pytest.raises(ImageError, match="not the one that its configuration names"):
+        get_image(reference)
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_damaged_blob_is_refused(layout):
+    reference = layout.image([file("a")])
+    for path in (layout.path / "blobs" / "sha256").iterdir():
+        if path.read_bytes()[:2] == b"\x1f\x8b":
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+    with pytest.raises(ImageError, match="is damaged"):
+        get_image(reference)
+
+
+@pytest.mark.usefixtures("cache")
+def test_owners_and_modes_are_kept_beside_the_layer(layout):
+    entries = [
+        file("shadow", mode=0o640, gid=42),
+        file("su", mode=0o4755),
+        folder("home", uid=1000, gid=1000),
+        file("plain", mode=0o644),
+        file("closed", mode=0),
+    ]
+    held = get_image(layout.image(entries, [file("home/new", mode=0o644)]))
+    lower, upper = held.image.owners()
+    assert {path: (o.uid, o.gid, o.mode) for path, o in lower.items()} == {
+        "shadow": (0, 42, 0o640),
+        "su": (0, 0, 0o4755),
+        "home": (1000, 1000, 0o755),
+        "closed": (0, 0, 0),
+    }
+    assert [(o.uid, o.gid, o.mode) for o in upper.values()] == [(1000, 1000, 0o755)]
+    assert stat.S_IMODE((held.image.layers[0] / "su").stat().st_mode) == 0o755
+    held.close()
+
+
+LAYERS = (
+    [
+        *(folder(name) for name in ("etc", "usr", "usr/lib", "opt", "opt/a", "opt/a/b", "var")),
+        *(file(name, name.encode()) for name in ("etc/x", "etc/y", "usr/lib/z", "opt/a/b/c")),
+        file("opt/a/d"),
+        file("opt/e"),
+        link("lib", "usr/lib"),
+        file("var/hardly", b"same"),
+    ],
+    [file("lib/new"), file("etc/.wh.x"), file("opt/a/.wh..wh..opq"), file("opt/a/new")],
+    [hard("var/copy", "var/hardly"), file("opt/.wh.a"), file("opt/a/b/again"), link("etc/y", "z")],
+    [file("lib/.wh.new"), file(".wh.etc"), file("etc/other"), file("opt/e/in", b"")][:3],
+)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount an overlay here")
+def test_an_overlay_shows_what_umoci_unpacks(layout, tmp_path):
+    held = get_image(layout.image(*LAYERS))
+    merged, flat = tmp_path / "merged", tmp_path / "flat"
+    merged.mkdir()
+    lower = ":".join(str(layer) for layer in reversed(held.image.layers))
+    options = f"lowerdir={lower},userxattr"
+    subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], check=True)
+    try:
+        shown = {path: _content(merged / path) for path in tree(merged)}
+    finally:
+        subprocess.run(["umount", merged], check=True)
+    if subprocess.run(["which", "umoci"], capture_output=True, check=False).returncode:
+        pytest.skip("umoci is not installed: apt-get install umoci")
+    entry = layout.path / "index.json"
+    entry.write_text(
+        entry.read_text().replace(
+            '"size"', '"annotations": {"org.opencontainers.image.ref.name": "t"}, "size"'
+        )
+    )
+    command = ["umoci", "unpack", "--image", f"{layout.path}:t", flat]
+    subprocess.run(command, check=True, capture_output=True)
+    assert shown == {path: _content(flat / "rootfs" / path) for path in tree(flat / "rootfs")}
+    held.close()
+
+
+def _content(path) -> object:
+    if path.is_symlink():
+        return os.readlink(path)
+    return sorted(os.listdir(path)) if path.is_dir() else path.read_bytes()
+
+
+def test_the_table_has_forty_layers():
+    assert len(REFUSED) + len(KEPT) >= 40
