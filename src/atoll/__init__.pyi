@@ -89,6 +89,9 @@ from atoll.policy import Capability as Capability
 from atoll.policy import ExecutionPolicy as ExecutionPolicy
 from atoll.policy import Isolation as Isolation
 from atoll.policy import Mount as Mount
+from atoll.programs.rules import ProgramRules as ProgramRules
+from atoll.programs.run import ProgramEnd as ProgramEnd
+from atoll.programs.run import run_program as run_program
 from atoll.replserver.executor import REPLExecutor as REPLExecutor
 from atoll.replserver.executor import SyncREPLExecutor as SyncREPLExecutor
 from atoll.replserver.messages import REPLResponse as REPLResponse

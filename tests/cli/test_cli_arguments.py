@@ -111,7 +111,7 @@ def test_the_words_after_run_are_file_and_arguments(argv, file, code, args):
         (["run", "-c", "1", "--timeout"], "atoll run: --timeout expected one argument"),
         (["run", "-c", "1", "--guard", "x"], "atoll run: --guard must be one of ast, restricted"),
         (["rnu"], "atoll: unknown command 'rnu'. Did you mean `atoll run`?"),
-        (["xyz"], "atoll: unknown command 'xyz'. Use one of run, repl, "),
+        (["xyz"], "atoll: unknown command 'xyz'. Use one of run, exec, repl, "),
         (
             ["my s.py", "-v"],
             "atoll: unknown command 'my s.py'. Did you mean `atoll run 'my s.py'`?",

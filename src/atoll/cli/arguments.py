@@ -102,6 +102,7 @@ def parser(first: str = "") -> Parser:
     for name in [first] if first in every else every:
         command = Section(name).add_to(known, options=first not in BEFORE_COMMANDS)
         command.free_order = name == "run"
+        command.command_line = name == "exec"
         below = commands(f"{name} ")
         if below and first not in BEFORE_COMMANDS:
             actions = command.add_subparsers(

@@ -53,6 +53,8 @@ class Parser(argparse.ArgumentParser):
         What follows the first `--` belongs to FILE and ARGs whatever it looks like. An unknown
         option before it is an error and not an argument: a misspelled limit must not be ignored.
         """
+        self.command_line = False
+        """Whether the first word begins another program's command line, as in `atoll exec`."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with 2."""
@@ -64,6 +66,8 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments; with `free_order`, `file` and `args` get the words among the options."""
         given = list(sys.argv[1:] if args is None else args)
+        if self.command_line:
+            return self._parse_command_line(given, namespace), []
         at = given.index("--") if "--" in given else len(given)
         if self._subparsers is None:  # else most words are for a command
             self._check_options(given[:at])
@@ -83,6 +87,20 @@ class Parser(argparse.ArgumentParser):
         parsed.file = None if parsed.code is not None else words.pop(0)
         parsed.args = words
         return parsed, []
+
+    def _parse_command_line(
+        self, given: list[str], namespace: argparse.Namespace | None
+    ) -> argparse.Namespace:
+        """Parse our own options; `args` gets the first word that is not one, and what follows."""
+        at = 0
+        while at < len(given) and given[at] != "--" and _OPTION.match(given[at]):
+            action = self._option_string_actions.get(given[at])
+            at += 2 if action is not None and action.nargs != 0 else 1
+        own, rest = given[:at], given[at:]
+        self._check_options(own)
+        parsed, _ = super().parse_known_args(own, namespace)
+        parsed.args = rest[1:] if rest[:1] == ["--"] else rest
+        return parsed
 
     def _check_options(self, words: list[str]) -> None:
         """Exit with 2 for an unknown option, before its value is taken for something else."""

@@ -81,9 +81,14 @@ def policy_from(args: Namespace) -> ExecutionPolicy:
     given = {"memory_bytes": args.memory, "disk_bytes": args.disk}
     given["max_processes"] = args.processes
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not ...}
-    fields["env"] = dict(_variable(*pair) for pair in getattr(args, "env", ()))
+    fields["env"] = variables(args)
     fields["mounts"] = tuple(_mount(*parts) for parts in getattr(args, "mount", ()))
     return ExecutionPolicy(**fields)
+
+
+def variables(args: Namespace) -> dict[str, str]:
+    """Return the variables that --env sets or passes on."""
+    return dict(_variable(*pair) for pair in getattr(args, "env", ()))
 
 
 def _variable(name: str, value: str | None) -> tuple[str, str]:

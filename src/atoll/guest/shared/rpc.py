@@ -136,8 +136,11 @@ def check_structure(line: bytes) -> None:
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH and line.count(b",") <= MAX_ITEMS:
         return
     outside = _outside_strings(line)
-    brackets = outside.translate(_OPEN_AS_ONE, _ALL_BUT_BRACKETS)
-    if len(brackets) // 2 + outside.count(b",") > MAX_ITEMS:
+    commas = sum([part.count(b",") for part in outside])
+    brackets = b""
+    if commas <= MAX_ITEMS:
+        brackets = b"".join([part.translate(_OPEN_AS_ONE, _ALL_BUT_BRACKETS) for part in outside])
+    if len(brackets) // 2 + commas > MAX_ITEMS:
         raise ProtocolError("more than {:,} values".format(MAX_ITEMS))
     depth = 0
     for bracket in brackets:
@@ -152,18 +155,21 @@ def _check_large(line: bytes) -> None:
     if not numbers and line.count(b":") <= MAX_KEYS:
         return
     outside = _outside_strings(line)
-    if outside.count(b":") > MAX_KEYS:
+    if sum([part.count(b":") for part in outside]) > MAX_KEYS:
         raise ProtocolError("more than {:,} keys".format(MAX_KEYS))
-    if numbers and _LONG_NUMBER in outside.translate(_DIGITS_AS_0):
+    if numbers and any(_LONG_NUMBER in part.translate(_DIGITS_AS_0) for part in outside):
         raise ProtocolError("a number of more than {} digits".format(MAX_NUMBER))
 
 
-def _outside_strings(line: bytes) -> bytes:
-    """Return the parts of a line outside quotes; a regular expression would take seconds."""
+def _outside_strings(line: bytes) -> list[bytes]:
+    """Return the parts of a line outside quotes; a regular expression would take seconds.
+
+    They are not joined: the line itself may be the most that the host should hold.
+    """
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in line else line
     if bare.count(b'"') > 2 * MAX_ITEMS:
         raise ProtocolError("more than {:,} strings".format(MAX_ITEMS))
-    return b"".join(bare.split(b'"')[::2])
+    return bare.split(b'"')[::2]
 
 
 def _check_shape(message: Any) -> None:

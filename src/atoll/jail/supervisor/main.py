@@ -205,6 +205,7 @@ class Supervisor:
                 workspace=spec.workspace,
                 container=spec.container,
                 image=spec.root,
+                terminal=spec.terminal,
                 cgroup_fds=list(group.entrances) if group else [],
                 caller=(os.geteuid(), os.getegid()),
                 counted=group is not None,

@@ -79,6 +79,12 @@ class JailSpec:
     """The image whose files are its root; None: the host's system. It needs `jailed`."""
     must_confine: bool = True
     """False: start the program even where neither Landlock nor seccomp confine it."""
+    folder: str | None = None
+    """Where the program starts, if that is not the working folder."""
+    attended: bool = False
+    """Whether a socket follows the descriptors, on which pid 1 waits: see init."""
+    terminal: bool = False
+    """Whether the program gets a terminal of the jail's own instead of descriptors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,9 @@
 
 SECURITY: it has the same restrictions as the guest, which cannot read its memory or descriptors
 (not dumpable). It ends, and with it the whole jail, when the supervisor is gone.
+
+If the spec is attended, the last descriptor is a socket: pid 1 sends the host the master of a
+terminal, if the program gets one, and starts the program when the host says so.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, _ignore)
-    guest = _spawn(spec, guest_fds, status_fd)
+    terminal = _await_host(spec, guest_fds.pop()) if spec.attended else None
+    guest = _spawn(spec, guest_fds, status_fd, terminal)
     signal.signal(signal.SIGINT, lambda *_: _interrupt(guest))
     while True:
         readable, _, _ = select.select([wake_read, lifeline_fd], [], [])
@@ -44,13 +48,31 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
             os._exit(0)
 
 
-def _spawn(spec: JailSpec, guest_fds: list[int], status_fd: int) -> int:
+def _await_host(spec: JailSpec, control_fd: int) -> int | None:
+    """Wait until the host says that the program may start; return its terminal, if it gets one."""
+    terminal = None
+    with packets.end(control_fd) as control:
+        if spec.terminal:
+            master, terminal = os.openpty()
+            packets.send(control, "terminal", [master])
+            os.close(master)
+        if packets.receive(control) is None:
+            os._exit(1)
+    return terminal
+
+
+def _spawn(spec: JailSpec, guest_fds: list[int], status_fd: int, terminal: int | None) -> int:
     """Start the guest's interpreter as a child and return its pid; the descriptors are its own.
 
-    Unlike a fork, this copies neither page tables nor, later, the pages that are written to.
+    Unlike a fork, this copies neither page tables nor, later, the pages that are written to. The
+    first terminal that a new session opens becomes its controlling one.
     """
     high = _high(guest_fds)
-    actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
+    actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(high)]
+    if terminal is not None:  # open until the program has it: its master would end before
+        high.append(terminal)
+        actions = [(os.POSIX_SPAWN_OPEN, 0, os.ttyname(terminal), os.O_RDWR, 0)]
+        actions += [(os.POSIX_SPAWN_DUP2, 0, number) for number in (1, 2)]
     try:
         return os.posix_spawn(
             find_program(spec),

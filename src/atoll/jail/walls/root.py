@@ -118,13 +118,16 @@ def build(
     switched: bool,
     plain: bool = False,
     image: ImageRoot | None = None,
+    terminal: bool = False,
 ) -> None:
     """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
 
     `owner` is who the private folders belong to; `switched`, whether that is another user than
     the one who runs this, so that a host folder's owner has to be translated. `plain`: with the
     whole of proc, which a container runtime needs, and without terminals, which it brings.
+    `terminal`: with /dev/tty, by which a program finds its own.
     """
+    tty = os.open("/dev/tty", os.O_PATH | os.O_CLOEXEC) if terminal else None
 
     def furnish(workspace: int | None, tmpfs: int | None) -> None:
         if plain:
@@ -132,6 +135,9 @@ def build(
         else:
             mount_proc(NEW_ROOT)
             mount_terminals(NEW_ROOT)
+        if tty is not None:
+            _write_file(NEW_ROOT + "/dev/tty")
+            _bind_devices([("tty", tty)])
         mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs)
         if workspace is not None:
             _attach_workspace(workspace)

@@ -64,6 +64,8 @@ class Jail:
     jailed: bool = True
     workspace: str | None = None
     container: str | None = None  # the configuration of a container runtime
+    terminal: bool = False
+    """Whether its program has a terminal."""
     image: ImageRoot | None = None
     """The image whose files are its root."""
     cgroup_fds: list[int] = field(default_factory=list)
@@ -168,6 +170,7 @@ def build_root(jail: Jail) -> None:
         owner,
         switched=switched,
         image=jail.image,
+        terminal=jail.terminal,
     )
 
 
@@ -426,7 +429,7 @@ def take(steps: tuple[Step, ...], jail: Jail) -> None:
 
 
 def folder_of(spec: JailSpec, private: str | None) -> str:
-    """Return the working folder: /app in a jail; the real path without a root of its own."""
+    """Return where the program starts: the real path if it has no root of its own."""
     if spec.jailed:
-        return WORK_FOLDER
+        return spec.folder or WORK_FOLDER
     return spec.workspace or private or "/"
