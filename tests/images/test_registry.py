@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 
 import pytest
@@ -23,7 +24,9 @@ from atoll.images.reference import parse
 def skopeo(*arguments: str) -> str:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is not installed: apt-get install skopeo")
-    done = subprocess.run(["skopeo", *arguments], capture_output=True, text=True, check=False)
+    env = {**os.environ, "XDG_RUNTIME_DIR": tempfile.gettempdir()}  # else only root can use it
+    argv = ["skopeo", *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
