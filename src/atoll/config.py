@@ -31,6 +31,9 @@ OutputCallback = Callable[[str, str], None]
 DEFAULT_TIMEOUT_MS = 600_000
 _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
 _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
+MAX_REFERENCE = 4096
+LOCAL_IMAGES = ("oci", "oci-archive", "docker-archive")
+"""How references to images begin that are files of this machine."""
 DEFAULT_STATE_MB = 50
 DEFAULT_ENVIRONMENTS_MB = 10_240
 DEFAULT_IMAGES_MB = 51_200
@@ -118,6 +121,11 @@ class SandboxConfig:
     """Packages by name, such as `duckdb==1.5`, or `@NAME` for an environment of `atoll env`."""
     allow_source: bool = field(default=False, metadata=_SENT)
     """Whether packages without a wheel are built, in a jail: that runs their build code."""
+    image: str | None = field(default=None, metadata=_SENT)
+    """A container image whose files are the guest's root, such as `python:3.12-slim` or
+    `oci:folder`; unset: the host's system. The interpreter is then the image's."""
+    writable_root: bool = field(default=False, metadata=_SENT)
+    """Whether the guest may change its copy of the image's files, within `disk_bytes`."""
     wasm_binary_path: Path | None = field(default=None, metadata=_BACKEND)
     """A WebAssembly component for the `wasm` backend; unset: bin/python.wasm in the current folder
     if there is one, else the one that Atoll builds."""
@@ -182,6 +190,7 @@ class SandboxConfig:
         object.__setattr__(self, "packages", requirements.normalise(self.packages))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
+        object.__setattr__(self, "image", _image(self.image, writable=self.writable_root))
         for option in fields(self):
             if option.type == "bool" and not isinstance(given := getattr(self, option.name), bool):
                 raise ConfigError(f"{option.name} must be True or False, not {given!r:.60}")
@@ -243,6 +252,18 @@ def _check_durability(durability: Any, auto_recover: Any) -> None:
         raise ConfigError(f"durability must be one of {known}, not {durability!r:.60}")
     if auto_recover and durability == "none":
         raise ConfigError("auto_recover needs a state to go on from: set durability='cell'")
+
+
+def _image(image: Any, *, writable: Any) -> str | None:
+    """Return the reference with an absolute path; another process may have another folder."""
+    if image is None:
+        if writable is True:
+            raise ConfigError("writable_root is about an image's files: name one with image=")
+        return None
+    if not isinstance(image, str) or not image or "\0" in image or len(image) > MAX_REFERENCE:
+        raise ConfigError(f"image must be a reference such as 'python:3.12', not {image!r:.60}")
+    kind, _, path = image.partition(":")
+    return f"{kind}:{expand_home(path).absolute()}" if kind in LOCAL_IMAGES else image
 
 
 def _check_callbacks(config: SandboxConfig) -> None:

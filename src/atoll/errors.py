@@ -184,6 +184,7 @@ class BusyError(SandboxError):
 _IN_WORDS = {
     "fork": "clone a live session",
     "host-folder": "show folders of the host",
+    "images": "run container images",
     "interpreter": "use another interpreter",
     "network": "reach hosts by a network policy",
     "packages": "have packages by name",
@@ -195,6 +196,7 @@ _BACKENDS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
     "shell": "Use backend='native' or 'daemon'.",
     "packages": "Use backend='native' or 'daemon'.",
+    "images": "Use backend='native', 'daemon' or 'gvisor'.",
 }
 
 

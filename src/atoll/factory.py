@@ -48,6 +48,8 @@ class SandboxOptions(TypedDict, total=False):
     preload: str | None
     packages: Sequence[str]
     allow_source: bool
+    image: str | None
+    writable_root: bool
     wasm_binary_path: PathLike[str] | str | None
     inject_setup: bool
     index_url: str | Sequence[str] | None

@@ -94,6 +94,7 @@ class SandboxLogger:
             memory_used_bytes=result.memory_used_bytes,
             exit_code=result.exit_code,
             truncated=result.truncated,
+            **({} if result.image is None else {"image": result.image}),
         )
         self.log_network(result.network)
 

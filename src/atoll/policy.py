@@ -111,6 +111,8 @@ class Capability(StrEnum):
     INTERPRETER = "interpreter"
     PACKAGES = "packages"
     """create_sandbox(packages=[...]): packages by name."""
+    IMAGES = "images"
+    """create_sandbox(image=...): a container image's files as the guest's root."""
     SUBPROCESS = "subprocess"
     THREADS = "threads"
     SHELL = "shell"

@@ -251,6 +251,8 @@ class SandboxResult(name_hints.NameHints):
     workspace_path: str | None = None
     """The host folder behind /app, if the caller gave one."""
     isolation: Isolation | None = None
+    image: str | None = None
+    """The digest of the image that is the guest's root; None without one."""
     network: NetworkUse | None = None
     """The guest's requests since its last result; None without a network policy."""
     cold_start: str | None = None

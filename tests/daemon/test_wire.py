@@ -48,6 +48,7 @@ FULL = SandboxResult(
     workspace_path="/app",
     isolation=atoll.Isolation.JAILED,
     cold_start="the sandbox has mounts",
+    image="sha256:0123",
     network=NetworkUse(requests=(REFUSED,), unlisted=2),
 )
 
@@ -115,6 +116,7 @@ ERRORS = [
     errors.VariableError("x", "deep"),
     errors.FleetError("no store"),
     errors.PackageError("polars", "no wheel", "allow sources", no_wheel_of="polars==1"),
+    errors.ImageError("python:3.12", "no such image", "look at its name"),
 ]
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
 
 PROGRAMS = ("sh", "ls", "cat", "id", "touch", "rm", "mkdir", "env", "dd", "wc", "grep", "sleep")
@@ -53,3 +58,47 @@ def _libraries(binaries: list[Path]) -> set[Path]:
         ["ldd", *map(str, binaries)], capture_output=True, text=True, check=False
     ).stdout
     return {Path(path) for path in re.findall(r"(/\S+) \(0x", said) if os.path.exists(path)}
+
+
+def write_layout(folder: Path, *layers: Path, **config: object) -> Path:
+    """Write an OCI layout of layers, the lowest first, and return it; `config` is the image's."""
+    blobs = folder / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    packed = [_pack(layer) for layer in layers]
+    facts = {
+        "architecture": {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()],
+        "os": "linux",
+        "config": config,
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_digest(tar)}" for tar in packed]},
+    }
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": _put(blobs, json.dumps(facts).encode(), f"{_KIND}.config.v1+json"),
+        "layers": [_put(blobs, tar, f"{_KIND}.layer.v1.tar") for tar in packed],
+    }
+    entry = _put(blobs, json.dumps(manifest).encode(), _MANIFEST)
+    index = {"schemaVersion": 2, "manifests": [entry]}
+    (folder / "index.json").write_text(json.dumps(index))
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    return folder
+
+
+_KIND = "application/vnd.oci.image"
+_MANIFEST = f"{_KIND}.manifest.v1+json"
+
+
+def _pack(layer: Path) -> bytes:
+    with io.BytesIO() as packed:
+        with tarfile.open(fileobj=packed, mode="w") as tar:
+            tar.add(layer, ".")
+        return packed.getvalue()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _put(blobs: Path, data: bytes, kind: str) -> dict[str, object]:
+    (blobs / _digest(data)).write_bytes(data)
+    return {"mediaType": kind, "digest": f"sha256:{_digest(data)}", "size": len(data)}

@@ -34,11 +34,17 @@ SAMPLES = {
 TYPES = {field.name: field.type for field in dataclasses.fields(SandboxConfig)}
 sent = pytest.mark.parametrize("name", options.SENT)
 REFUSED_BY_SERVICE = ("allow_source",)
-TOLD_TO_REPL_SERVER = ("timeout_ms", "packages", "allow_source")
+TOLD_TO_REPL_SERVER = ("timeout_ms", "packages", "allow_source", "image", "writable_root")
+NEEDED = {"writable_root": {"image": "full"}}
+"""Other options without which one means nothing."""
 
 
 def config_with(name):
-    return SandboxConfig(**{name: SAMPLES[TYPES[name]]})
+    return SandboxConfig(**options_with_needed(name))
+
+
+def options_with_needed(name):
+    return {name: SAMPLES[TYPES[name]], **NEEDED.get(name, {})}
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(SandboxConfig), ids=lambda field: field.name)
@@ -49,7 +55,7 @@ def test_every_option_says_how_it_travels(field):
 @sent
 def test_an_option_is_a_keyword_argument(name):
     config = config_with(name)
-    assert getattr(merge(None, {name: getattr(config, name)}), name) == getattr(config, name)
+    assert getattr(merge(None, options_with_needed(name)), name) == getattr(config, name)
 
 
 @sent
@@ -71,7 +77,7 @@ async def test_an_option_reaches_the_service_or_is_refused(name):
     await RemoteSandbox(config)._create(SimpleNamespace(call=call), None)
     body = msgspec.convert(json.loads(json.dumps(asked)), bodies.NewSession)
     settings: Any = SimpleNamespace(
-        session_packages=("*",), session_hosts=(), max_output_bytes=8 << 20
+        session_packages=("*",), session_images=("*",), session_hosts=(), max_output_bytes=8 << 20
     )
     if name in REFUSED_BY_SERVICE:
         with pytest.raises(Problem, match=name):

@@ -7,6 +7,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from atoll.backends._image import HeldRoot, target_of
 from atoll.errors import ConfigError
 from atoll.launch import interpreter, library
 from atoll.launch.launcher import Launcher
@@ -30,6 +31,7 @@ class InterpreterLauncher(Launcher):
     def __init__(self, config: SandboxConfig) -> None:
         super().__init__(config)
         self.packages = HeldPackages()
+        self.image = HeldRoot()
 
     async def find_interpreter(self) -> None:
         """Find the interpreter and the packages that the configuration names."""
@@ -37,13 +39,23 @@ class InterpreterLauncher(Launcher):
         if given < LEAST_OPEN_FILES:
             problem = f"max_open_files must be at least {LEAST_OPEN_FILES}, not {given}"
             raise ConfigError(f"{problem}: starting Python in backend {self.backend!r} takes 20")
-        if config.python is None:  # no thread: a hop there and back is felt in a warm start
+        if config.image is not None:
+            found = await asyncio.to_thread(self.image.find, self.backend, config)
+            assert found is not None
+            self.python = found
+        elif config.python is None:  # no thread: a hop there and back is felt in a warm start
             self.python = interpreter.resolve(None)
         else:
             self.python = await asyncio.to_thread(interpreter.resolve, config.python)
-        make_target = functools.partial(for_interpreter, self.python)
-        if (found := await self.packages.find(config, make_target)) is not None:
-            self.python = replace(self.python, packages=found.site)
+        wheels_of = for_interpreter if config.image is None else target_of
+        make_target = functools.partial(wheels_of, self.python)
+        if (environment := await self.packages.find(config, make_target)) is not None:
+            self.python = replace(self.python, packages=environment.site)
+
+    @property
+    def image_digest(self) -> str | None:
+        """The digest of the image that the interpreter is in."""
+        return None if self.python.image is None else self.python.image.digest
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -59,5 +71,6 @@ class InterpreterLauncher(Launcher):
         }
 
     def close(self) -> None:
-        """Release the packages."""
+        """Release the packages and the image."""
         self.packages.close()
+        self.image.close()

@@ -119,13 +119,17 @@ def load(name: str) -> BackendClass:
     return cast("BackendClass", found)
 
 
+_NAMED = frozenset({Capability.PACKAGES, Capability.IMAGES})
+"""What a configuration asks for that a backend which was named has to refuse in words."""
+
+
 async def choose(
     config: SandboxConfig, needed: frozenset[Capability] = frozenset()
 ) -> BackendClass:
     """Return the backend to use; `auto` takes the first that is strong enough, or fails."""
     if config.backend != "auto":
-        return _named(config.backend, needed | (_wanted(config) & {Capability.PACKAGES}))
-    if config.python is not None:
+        return _named(config.backend, needed | (_wanted(config) & _NAMED))
+    if config.python is not None and config.image is None:
         _check_python(config.python)
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
@@ -168,7 +172,9 @@ def _named(name: str, needed: frozenset[Capability]) -> BackendClass:
 def _wanted(config: SandboxConfig) -> set[Capability]:
     """What a backend must be able to do for this configuration to mean anything."""
     wanted = set()
-    if config.python is not None:
+    if config.image is not None:
+        wanted.add(Capability.IMAGES)
+    elif config.python is not None:
         wanted.add(Capability.INTERPRETER)
     if config.workspace is not None or config.policy.mounts:
         wanted.add(Capability.HOST_FOLDER)

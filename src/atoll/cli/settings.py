@@ -41,6 +41,7 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     if args.files is not None:
         fields["workspace"] = Path(args.files)
     fields.update(packages=args.packages, allow_source=args.allow_source)
+    fields.update(image=args.image, writable_root=args.writable_root)
     if args.context is not None:
         fields["context"] = read_context(args.context)
     config = backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
@@ -51,7 +52,7 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
 
 def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
     """Return the configuration that the options about the backend ask for, with `fields` added."""
-    if args.python is not None:
+    if args.python is not None and fields.get("image") is None:
         check_python(args.python)
     level, url = args.min_isolation, getattr(args, "url", None)
     if url is None and hasattr(args, "url") and not args.backend and not backend_is_chosen():

@@ -6,10 +6,10 @@ import os
 import re
 from dataclasses import dataclass
 
+from atoll.config import LOCAL_IMAGES
 from atoll.errors import ConfigError
 
 DEFAULT_HOST, DEFAULT_FOLDER, DEFAULT_TAG = "docker.io", "library", "latest"
-LOCAL = ("oci", "oci-archive", "docker-archive")
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*\Z")
@@ -66,7 +66,7 @@ def parse(text: str) -> Reference:
     if not text or len(text) > _MOST_LENGTH or not text.isprintable():
         raise ConfigError(f"{text[:100]!r} is not an image: {_EXAMPLES}")
     kind, colon, rest = text.partition(":")
-    if colon and kind in LOCAL:
+    if colon and kind in LOCAL_IMAGES:
         return _local(kind, rest)
     return _registry(text)
 

@@ -57,6 +57,11 @@ class Launcher(ABC):
         """The tier of libraries that the guest started with; None if there is none."""
         return None
 
+    @property
+    def image_digest(self) -> str | None:
+        """The digest of the image that is the guest's root; None without one."""
+        return None
+
     def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:  # noqa: ARG002
         """Return the result with the numbers that the backend itself has measured."""
         return result

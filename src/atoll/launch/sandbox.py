@@ -191,6 +191,7 @@ class GuestSandbox(BaseSandbox):
                 look_again=changed,
                 setup=setup,
                 isolation=self._level,
+                image=self._launcher.image_digest,
                 workspace_path=self._workspace_path,
                 state_lost=lost,
                 cold_start=self._launcher.cold_start,

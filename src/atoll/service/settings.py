@@ -49,6 +49,8 @@ class ServiceSettings:
     """Libraries that a session has when it names none; unset: the largest tier."""
     session_packages: tuple[str, ...] = ()
     """Packages that sessions may name: `polars`, `duckdb==1.5`, `@NAME`, or `*` for all."""
+    session_images: tuple[str, ...] = ()
+    """Images that sessions may name: references, NAME=REFERENCE, or a beginning with `*`."""
     session_hosts: tuple[str, ...] = ()
     """Hosts that sessions may reach, as a NetworkPolicy names them."""
     models: tuple[str, ...] = ()

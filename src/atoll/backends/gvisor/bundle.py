@@ -70,6 +70,7 @@ def make_spec(
         binds=(*boot.binds(policy, interpreter), Bind(source=runsc.path, target=RUNSC)),
         workspace=str(config.workspace) if config.workspace else None,
         limits=limits_outside(policy, context_size),
+        root=interpreter.root,
         container=json.dumps(
             configuration(policy, command, env, context_size, network=config.network is not None)
         ),

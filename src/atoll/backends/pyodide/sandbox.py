@@ -44,6 +44,7 @@ _MISSING = {
     Capability.SHARED_CONTEXT,
     Capability.SHELL,
     Capability.INTERPRETER,
+    Capability.IMAGES,
     Capability.SUBPROCESS,
     Capability.THREADS,
     Capability.FORK,

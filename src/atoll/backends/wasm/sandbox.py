@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MISSING = frozenset(
     {
         Capability.FORK,
+        Capability.IMAGES,
         Capability.INTERPRETER,
         Capability.NETWORK,
         Capability.SHARED_CONTEXT,

@@ -148,6 +148,8 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
         "min_isolation": None if level is None else Isolation.parse(level),
         "packages": args.packages or None,
         "allow_source": args.allow_source or None,
+        "image": args.image,
+        "writable_root": args.writable_root or None,
         "network": NetworkPolicy.of(args.allow_host),
     }
     return RLM(

@@ -17,9 +17,11 @@ from atoll.launch.zygote_client import OLDEST, ZygoteClient
 from atoll.state.envelope import tier_of
 
 if TYPE_CHECKING:
+    from atoll.backends._image import HeldRoot
     from atoll.config import SandboxConfig
     from atoll.jail.supervisor.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.launch.interpreter import Interpreter
     from atoll.packages.store import Hold
     from atoll.types import SandboxResult
 
@@ -83,7 +85,8 @@ class Pool:
         self._takes: Counter[tuple[str, bool]] = Counter()
         """Guests that were taken, by tier and whether they were parked."""
         self._warming: dict[str, asyncio.Task[None]] = {}
-        self._packages: Hold | None = None
+        self._held: Hold | HeldRoot | None = None
+        """Its packages by name, or its image, while it has guests."""
         self._environments: dict[str, Pool] = {}
         """Pools of guests with packages by name, by hash; the one used last is the last."""
         self._retired: list[Pool] = []
@@ -105,11 +108,14 @@ class Pool:
             return "warm interpreters are switched off (REPL_ENABLED=false)"
         if not self.usable:
             return f"a zygote needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
-        if config.workspace is not None:
-            return "the sandbox has a working folder of the host"
-        if config.policy.mounts:
-            return "the sandbox has mounts"
-        if config.python is not None:
+        for why, is_so in (
+            ("the sandbox has a working folder of the host", config.workspace is not None),
+            ("the sandbox has mounts", config.policy.mounts),
+            ("its root is writable", config.writable_root),
+        ):
+            if is_so:
+                return why
+        if config.python is not None and config.image is None:
             asked = interpreter.resolve(config.python)
             if asked.identity != self.python.identity:
                 return f"its interpreter is {asked.path}, the zygote's is {self.python.path}"
@@ -156,21 +162,36 @@ class Pool:
         their last guest, if there are too many.
         """
         environment = hold.environment
-        if self._packages is not None:  # a sandbox of it is started again
+        if self.python.packages is not None:  # a sandbox of it is started again
             return self
-        found = self._environments.pop(environment.hash, None)
-        if found is not None and found.python.packages != environment.site:
-            self._retire(found)  # it was made again in another place, and the old one may be gone
-            found = None
-        if found is None:
-            lines = tiers.with_packages(self.settings.tiers, environment.modules())
-            found = Pool(replace(self.settings, tiers=lines, default_tier=self._default))
-            found.python = replace(self.python, packages=environment.site)
-            found._packages = hold.again()
-        self._environments[environment.hash] = found
+        lines = tiers.with_packages(self.settings.tiers, environment.modules())
+        settings = replace(self.settings, tiers=lines, default_tier=self._default)
+        python = replace(self.python, packages=environment.site)
+        return self._pool_of(environment.hash, python, settings, hold)
+
+    def with_image(self, python: Interpreter, hold: HeldRoot) -> Pool:
+        """Return the pool of guests whose root is the image of this interpreter."""
+        assert python.image is not None
+        if self.python.image is not None:  # a sandbox of it is started again
+            return self
+        bare = replace(python, packages=None)
+        return self._pool_of(f"{python.image.digest} {python.path}", bare, self.settings, hold)
+
+    def _pool_of(
+        self, key: str, python: Interpreter, settings: PoolSettings, hold: Hold | HeldRoot
+    ) -> Pool:
+        """Return the pool of an environment or an image; it holds that while it has guests."""
+        pool = self._environments.pop(key, None)
+        if pool is not None and _files_of(pool.python) != _files_of(python):
+            self._retire(pool)  # it was made again in another place, and the old one may be gone
+            pool = None
+        if pool is None:
+            pool = Pool(settings)
+            pool.python, pool._held = python, hold.again()
+        self._environments[key] = pool
         while len(self._environments) > MAX_ENVIRONMENTS:
             self._retire(self._environments.pop(next(iter(self._environments))))
-        return found
+        return pool
 
     def _retire(self, pool: Pool) -> None:
         """End a pool's zygotes when their guests have; what is over by now is forgotten."""
@@ -191,8 +212,8 @@ class Pool:
     def release_if_over(self) -> bool:
         """Return whether nothing of the pool is left; its packages are not in use any more then."""
         over = all(client.over for client in self._zygote_clients.values())
-        if over and self._packages is not None:
-            self._packages.close()
+        if over and self._held is not None:
+            self._held.close()
         return over
 
     async def open(self, config: SandboxConfig, code: str | None = None) -> PooledSandbox:
@@ -285,9 +306,9 @@ class Pool:
         await asyncio.gather(*(client.close() for client in self._zygote_clients.values()))
         self._warm_pools.clear()
         self._zygote_clients.clear()
-        if self._packages is not None:
-            self._packages.close()
-            self._packages = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -336,3 +357,8 @@ class Pool:
         made = WarmPool(lambda: self._zygote_client(tier).fork_guest(limits), least, most)
         made.on_take = lambda parked: self._takes.update([(tier, parked)])
         return made
+
+
+def _files_of(python: Interpreter) -> tuple[object, ...]:
+    """Return what its guests see of the host: other files need another zygote."""
+    return python.packages, python.shared_root

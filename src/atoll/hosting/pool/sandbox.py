@@ -39,8 +39,10 @@ class PooledLauncher(NativeLauncher):
         """Whether a guest has answered its handshake before it is used."""
 
     async def prepare(self) -> Isolation:
-        """Prepare as usual; guests with packages by name have a pool of their own."""
+        """Prepare as usual; guests with an image or packages by name have a pool of their own."""
         await super().prepare()
+        if self.python.image is not None:
+            self.pool = self.pool.with_image(self.python, self.image)
         if self.packages.hold is not None:
             self.pool = self.pool.with_packages(self.packages.hold)
         return self.level
@@ -69,6 +71,7 @@ class PooledLauncher(NativeLauncher):
     def adopt(self, other: PooledLauncher) -> None:
         """Take over what another launcher has found: for a clone of its guest."""
         self.level, self.python, self.packages = other.level, other.python, other.packages.again()
+        self.image = other.image.again()
 
 
 class PooledSandbox(NativePythonSandbox):

@@ -37,7 +37,7 @@ def to_wire(config: SandboxConfig) -> Json:
     level = config.min_isolation
     return {
         **{name: getattr(config, name) for name in SENT},
-        "python": _interpreter(config.python),
+        "python": config.python if config.image is not None else _interpreter(config.python),
         "interpreter": None if config.python is not None else _identity(),
         "workspace": None if config.workspace is None else str(config.workspace),
         "min_isolation": None if level is None else str(level),
@@ -53,10 +53,12 @@ def from_wire(data: Json, **fields: Any) -> SandboxConfig:
     """Return the configuration on the daemon's side, with `fields` replaced."""
     try:
         python, level = data["python"], data["min_isolation"]
-        own = data.get("interpreter") == _identity() or _is_own(python)
+        if data["image"] is None:
+            own = data.get("interpreter") == _identity() or _is_own(python)
+            python = None if own else _absolute(python)
         return SandboxConfig(
             **{name: data[name] for name in SENT},
-            python=None if own else _absolute(python),
+            python=python,
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
             min_isolation=None if level is None else Isolation.parse(level),
             policy=_policy_from_wire(data["policy"]),

@@ -64,7 +64,7 @@ def read(shape: type[T], plain: Any, beside: bytes = b"", who: str = "daemon") -
 
 
 _NONE = type(None)
-_TEXTS = ("error", "error_type", "value_repr", "workspace_path", "cold_start")
+_TEXTS = ("error", "error_type", "value_repr", "workspace_path", "image", "cold_start")
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS, (str, _NONE)),
     **dict.fromkeys(("truncated", "state_lost"), (bool,)),

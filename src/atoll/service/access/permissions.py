@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET
 
+from atoll.config import LOCAL_IMAGES
 from atoll.network import HostRule, NetworkPolicy
 from atoll.service.http.problems import Problem
 from atoll.text.requirements import environment_name, name_of, normalise
@@ -25,12 +26,14 @@ _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 
 
 def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
-    """Return packages and network of a sandbox; 403 for what the operator does not allow."""
+    """Return packages, image and network of a sandbox; 403 for what the operator does not allow."""
     found: dict[str, Any] = {}
     if given.allow_source:
         raise Problem(403, "not_allowed", "this service builds no packages: leave allow_source out")
     if given.packages:
         found["packages"] = _packages(given.packages, settings.session_packages)
+    if given.image is not None:
+        found["image"] = image(given.image, settings.session_images)
     if given.network:
         found["network"] = _network(given.network, settings.session_hosts)
     return found
@@ -43,6 +46,22 @@ def _packages(asked: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
         if not named and (ANY not in allowed or environment_name(package) is not None):
             raise _refusal("package", package, allowed)
     return normalise(asked)
+
+
+def image(asked: str, allowed: tuple[str, ...]) -> str:
+    """Return the reference of an image that the operator allows; 403 for any other.
+
+    An entry is a reference, NAME=REFERENCE, or a beginning with `*`, which fits registries only: a
+    client must not name files of this machine.
+    """
+    names = dict(entry.split("=", 1) for entry in allowed if "=" in entry)
+    if asked in names:
+        return names[asked]
+    local = asked.partition(":")[0] in LOCAL_IMAGES or asked.startswith(("/", "."))
+    begins = tuple(entry[:-1] for entry in allowed if entry.endswith(ANY))
+    if asked in allowed or (begins and not local and asked.startswith(begins)):
+        return asked
+    raise _refusal("image", asked, tuple(entry.partition("=")[0] for entry in allowed))
 
 
 def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPolicy:

@@ -103,6 +103,7 @@ class RunResult(Struct, kw_only=True):
     files_created: list[str]
     files_modified: list[str]
     isolation: str
+    image: str | None
     network: NetworkUse | None
 
     @classmethod
@@ -149,6 +150,7 @@ class RunResult(Struct, kw_only=True):
 
 _SAME = (
     *("stdout", "stderr", "error", "error_type", "exit_code", "value_repr", "network"),
+    "image",
     *("duration_ms", "cpu_ms", "memory_used_bytes", "fuel_consumed"),
     *("truncated", "state_lost", "cold_start", "success"),
 )

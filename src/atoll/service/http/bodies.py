@@ -34,7 +34,7 @@ OUTPUTS = ("stdout_max_bytes", "stderr_max_bytes", "max_output_length")
 """What it may ask for within the setting `max_output_bytes`."""
 USUAL_OUTPUT_BYTES = 4 << 20
 """What is kept of stdout, and of stderr, unless a request says otherwise."""
-JUDGED = ("timeout_ms", "packages", "allow_source")
+JUDGED = ("timeout_ms", "packages", "allow_source", "image")
 """Options that the key's quota and the operator's lists decide."""
 _CALLBACKS = tuple(name.removeprefix("on_") for name in HANDLERS)
 
@@ -89,6 +89,8 @@ class Options(FrozenBody, kw_only=True, frozen=True):
 
     template: str | None = None
     allow_source: bool = False
+    image: str | None = None
+    writable_root: bool = False
     policy: Policy | None = None
     timeout_ms: float | None = None
     min_isolation: str | None = None
@@ -115,6 +117,7 @@ class Sandbox(Options, kw_only=True, frozen=True):
         """Whether it has Options alone."""
         return not (
             self.allow_source
+            or self.image
             or self.packages
             or self.network
             or self.context

@@ -120,8 +120,10 @@ async def create(call: ApiRequest) -> Json[SandboxInfo]:
     _check_supported(given)
     service, principal = call.service, call.principal
     hosts = list(service.settings.session_hosts) if given.allow_internet_access else []
+    names = {entry.partition("=")[0] for entry in service.settings.session_images}
     asked = bodies.NewSession(
         template=given.templateID if given.templateID in TIERS else None,
+        image=given.templateID if given.templateID in names else None,
         env=given.envVars or {},
         network=hosts or None,
     )

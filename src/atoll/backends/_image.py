@@ -1,0 +1,186 @@
+"""The image that a sandbox runs: held while it is in use, and asked, in a jail, for its Python.
+
+SECURITY: an image is guest code. Its programs run in a jail only, and what they print is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import BackendUnavailableError, SandboxStartError
+from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.spec import ImageRoot, JailSpec, Limits
+from atoll.launch import interpreter
+from atoll.launch.guest_handle import request_guest
+from atoll.launch.interpreter import Interpreter, RootImage
+from atoll.packages.jailed import read_output
+from atoll.packages.target import Target
+from atoll.policy import MIB
+
+if TYPE_CHECKING:
+    from atoll.config import SandboxConfig
+    from atoll.images import HeldImage
+    from atoll.launch.guest_handle import StartingGuest
+
+NAMES = ("python3", "python")
+ASK_SECONDS = 60.0
+MOST_ANSWER = 1 << 16
+MOST_PATH = 4096
+MAX_KNOWN = 256
+LIMITS = Limits(memory=512 * MIB, processes=16, disk=16 * MIB, file_size=MIB, open_files=256)
+_ASK = (
+    "import sys, json; print(json.dumps([list(sys.version_info[:3]), sys.executable, sys.prefix]))"
+)
+_NO_PYTHON = (
+    "Add one, for instance `RUN apt-get install -y python3`, or name its path in the image with "
+    "python='/path/in/the/image'."
+)
+_known: OrderedDict[tuple[str, str], Interpreter] = OrderedDict()
+"""Interpreters that images have told, by digest and name: the files of a digest never change."""
+
+
+class HeldRoot:
+    """The image of a configuration, until it is closed."""
+
+    def __init__(self, held: HeldImage | None = None) -> None:
+        self._held = held
+
+    def find(self, backend: str, config: SandboxConfig) -> Interpreter | None:
+        """Return the interpreter of the image that the configuration names, if it names one."""
+        if config.image is None:
+            return None
+        if self._held is None:
+            from atoll.images import get_image  # noqa: PLC0415 - most sandboxes have no image
+
+            self._held = get_image(config.image)
+        image = self._held.image
+        root = RootImage(
+            digest=image.digest,
+            reference=image.reference,
+            root=ImageRoot(
+                layers=tuple(str(layer) for layer in image.layers), writable=config.writable_root
+            ),
+            env=tuple(variable for variable in image.config.env if _is_variable(variable)),
+        )
+        return _find_python(backend, root, config.python)
+
+    def again(self) -> HeldRoot:
+        """Return another hold on the same image."""
+        return HeldRoot(None if self._held is None else self._held.again())
+
+    def close(self) -> None:
+        """Let the image go."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+def _is_variable(text: str) -> bool:
+    """Return whether an image's variable can be one of a process."""
+    name, equals, _ = text.partition("=")
+    return bool(name and equals) and "\0" not in text
+
+
+def _find_python(backend: str, image: RootImage, python: str | None) -> Interpreter:
+    reasons = []
+    for name in NAMES if python is None else (python,):
+        key = image.digest, name
+        if key not in _known:
+            try:
+                _known[key] = _ask(backend, image, name)
+            except FileNotFoundError as exc:
+                reasons.append(str(exc))
+                continue
+        _known.move_to_end(key)
+        while len(_known) > MAX_KNOWN:
+            _known.popitem(last=False)
+        return _known[key].in_image(image)
+    wanted = "no python3" if python is None else f"no {python}"
+    raise BackendUnavailableError(backend, f"the image {image.reference} has {wanted}", _NO_PYTHON)
+
+
+def _ask(backend: str, image: RootImage, name: str) -> Interpreter:
+    """Run the image's Python in a jail; FileNotFoundError if there is none of this name."""
+    spec = JailSpec(
+        jailed=True,
+        argv=(name, "-I", "-B", "-S", "-c", _ASK),
+        env=interpreter.image_environment(image),
+        binds=(),
+        workspace=None,
+        limits=LIMITS,
+        root=ImageRoot(layers=image.root.layers),
+    )
+    process = request_guest(spec)
+    try:
+        answer, errors = read_output(process, ASK_SECONDS, MOST_ANSWER)
+        if not answer and (reason := _failure(process)):
+            if reason.startswith("execute "):
+                raise FileNotFoundError(reason)
+            raise SandboxStartError(*_step(reason))
+    except TimeoutError:
+        reason = f"{name} of the image {image.reference} does not answer"
+        raise BackendUnavailableError(backend, reason, "Does it start in a container?") from None
+    finally:
+        process.close()
+    try:
+        return _checked(json.loads(answer))
+    except (ValueError, TypeError):
+        words = errors.decode(errors="replace").strip()[-200:]
+        reason = f"{name} of the image {image.reference} is not a Python that runs: {words!r}"
+        raise BackendUnavailableError(backend, reason, _NO_PYTHON) from None
+
+
+def _checked(answer: Any) -> Interpreter:
+    """Return what an image's Python said of itself; ValueError if it is not what a Python says."""
+    version, path, prefix = answer
+    if not (isinstance(version, list) and len(version) == 3):
+        raise ValueError
+    if not all(type(number) is int and 0 <= number < 1000 for number in version):
+        raise ValueError
+    for text in (path, prefix):
+        if not isinstance(text, str) or not os.path.isabs(text) or len(text) > MOST_PATH:
+            raise ValueError
+        if "\0" in text:
+            raise ValueError
+    numbers = (version[0], version[1], version[2])
+    if numbers < interpreter.OLDEST:
+        said = ".".join(map(str, numbers))
+        reason = f"its Python is {said}, which is too old"
+        raise BackendUnavailableError("native", reason, "Python 3.8 or newer is needed.")
+    return Interpreter(path, numbers, (), (), path, prefix)
+
+
+def _failure(process: StartingGuest) -> str | None:
+    """Return why the supervisor could not start the program."""
+    process.lease.settimeout(1)
+    with contextlib.suppress(OSError, ValueError):
+        while message := packets.receive(process.lease):
+            if message.kind == "failed":
+                return str(message.fields["reason"])
+    return None
+
+
+def _step(reason: str) -> tuple[str, str]:
+    step, _, words = reason.partition(": ")
+    return step, words or reason
+
+
+def target_of(python: Interpreter) -> Target:
+    """Return the target of packages by name for an image's Python: wheels, by the host's pip."""
+    version = ".".join(map(str, python.version[:2]))
+    machine = platform.machine()
+    names = [f"manylinux_2_{minor}_{machine}" for minor in (28, 17)]
+    flags = ["--python-version", version, "--implementation", "cp"]
+    flags += [word for name in names for word in ("--platform", name)]
+    return Target(
+        key=f"{version}-image-{machine}",
+        label=f"Python {version} in an image",
+        interpreter=interpreter.resolve(None),
+        flags=tuple(flags),
+        compiled=False,
+    )
