@@ -6,7 +6,10 @@ A message starts with "must": the parser puts the option's name in front of it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
+
+from atoll.errors import ConfigError
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 MAX_PORT = 65535
@@ -96,3 +99,14 @@ def _number(text: str, what: str, *, least: float, most: float) -> float:
 
 def _wrong(what: str, text: str) -> argparse.ArgumentTypeError:
     return argparse.ArgumentTypeError(f"must be {what}, got {text!r}")
+
+
+def variables(args: argparse.Namespace) -> dict[str, str]:
+    """Return the variables that --env sets or passes on."""
+    return dict(_variable(*pair) for pair in getattr(args, "env", ()))
+
+
+def _variable(name: str, value: str | None) -> tuple[str, str]:
+    if value is None and name not in os.environ:
+        raise ConfigError(f"--env {name}: the variable is not set here. Use --env {name}=VALUE")
+    return name, os.environ[name] if value is None else value

@@ -12,6 +12,7 @@ import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from atoll.cli.argument_types import variables
 from atoll.cli.terminal.standard_streams import require_stdin
 from atoll.cli.terminal.streams import STREAM_LIMIT
 from atoll.config import SandboxConfig, backend_is_chosen, service_from_environment
@@ -85,17 +86,6 @@ def policy_from(args: Namespace) -> ExecutionPolicy:
     fields["env"] = variables(args)
     fields["mounts"] = tuple(_mount(*parts) for parts in getattr(args, "mount", ()))
     return ExecutionPolicy(**fields)
-
-
-def variables(args: Namespace) -> dict[str, str]:
-    """Return the variables that --env sets or passes on."""
-    return dict(_variable(*pair) for pair in getattr(args, "env", ()))
-
-
-def _variable(name: str, value: str | None) -> tuple[str, str]:
-    if value is None and name not in os.environ:
-        raise ConfigError(f"--env {name}: the variable is not set here. Use --env {name}=VALUE")
-    return name, os.environ[name] if value is None else value
 
 
 def _mount(source: str, target: str, writable: bool) -> Mount:  # noqa: FBT001 - as it was parsed

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from atoll.concurrency.portal import Portal
 from atoll.egress import Gateway
-from atoll.errors import BackendUnavailableError, ConfigError
-from atoll.jail.measure import probe
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
 from atoll.jail.supervisor import client, packets
 from atoll.jail.supervisor.spec import JailSpec, Limits
 from atoll.policy import Isolation
@@ -77,11 +76,6 @@ async def run(
     argv: Sequence[str], rules: ProgramRules, *, seconds: float | None = None
 ) -> ProgramEnd:
     """Run a program; see run_program."""
-    report = await probe.host()
-    if report.level < Isolation.JAILED:
-        raise BackendUnavailableError(
-            "exec", f"no jail can be made here: {report.failure}", "`atoll doctor` says more."
-        )
     path = find_program(argv, rules)
     before = program_rules.protected_in(rules.folder)
     gateway = Gateway(rules.network) if rules.network else None
@@ -102,10 +96,27 @@ async def run(
     )
     with contextlib.ExitStack() as stack:
         spec = replace(spec, binds=stack.enter_context(binds_for(rules)))
-        end, timed_out = await _run(spec, gateway, seconds)
+        try:
+            end, timed_out = await _run(spec, gateway, seconds)
+        except SandboxStartError:
+            await _explain_host()
+            raise
     created = program_rules.created(rules.folder, before)
     network = used.take() if used else None
     return _ended(end, timed_out=timed_out, network=network, created=created)
+
+
+async def _explain_host() -> None:
+    """Raise BackendUnavailableError if no jail can be made on this machine.
+
+    Asked only after a failure: to examine the host takes as long as to run a program.
+    """
+    from atoll.jail.measure import probe  # noqa: PLC0415
+
+    report = await probe.host()
+    if report.level < Isolation.JAILED:
+        reason = f"no jail can be made here: {report.failure}"
+        raise BackendUnavailableError("exec", reason, "`atoll doctor` says more.")
 
 
 def find_program(argv: Sequence[str], rules: ProgramRules) -> str:

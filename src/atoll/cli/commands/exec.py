@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.cli.settings import variables
+from atoll.cli.argument_types import variables
 from atoll.programs import settings
 from atoll.programs.rules import Access, PathRule, ProgramRules
 from atoll.programs.run import find_program, run
