@@ -204,6 +204,9 @@ def test_a_program_that_is_not_shown_is_named_with_what_to_type(
     assert f"add --read {tmp_path}" in refused.stderr
     assert atoll_exec("--read", str(tmp_path), "sometool", env=env).stdout == "here\n"
     assert "no such program" in atoll_exec("no-such-tool").stderr
+    env["PATH"] = f"/root/of-another-user:{os.environ['PATH']}"
+    assert atoll_exec("true", env=env).returncode == 0
+    assert "does not exist" in atoll_exec("--read", "/root/of-another-user", "true").stderr
 
 
 def _until(fd: int, text: bytes) -> bytes:

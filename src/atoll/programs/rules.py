@@ -69,8 +69,8 @@ class PathRule:
         real = Path(os.path.realpath(path))
         if access is Access.WRITE and str(real) in _NEVER_WRITABLE:
             raise ConfigError(f"{reason}: {real} cannot be writable: name a folder of your own")
-        if access in (Access.READ, Access.WRITE) and not real.exists():
-            raise ConfigError(f"{reason}: {path} does not exist")
+        if access in (Access.READ, Access.WRITE) and not os.path.exists(real):
+            raise ConfigError(f"{reason}: {path} does not exist, or you may not see it")
         return cls(real, access, reason)
 
     def rank(self) -> tuple[int, int]:

@@ -126,7 +126,8 @@ def find_program(argv: Sequence[str], rules: ProgramRules) -> str:
     name = argv[0]
     folders = rules.environment(os.environ).get("PATH", os.defpath).split(os.pathsep)
     places = [rules.folder / name] if "/" in name else [Path(at, name) for at in folders if at]
-    present = [place for place in places if place.is_file() and os.access(place, os.X_OK)]
+    # Not Path.is_file: that raises for a folder of another user.
+    present = [place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)]
     for place in present:  # as a shell in the jail would, which does not see all folders of PATH
         if rules.shown(place) and rules.shown(place.resolve()):
             return str(place)
