@@ -19,6 +19,8 @@ def cache(tmp_path, monkeypatch):
     """An empty store; what the test has left in it is removed, however deep it is."""
     folder = tmp_path / "cache"
     folder.mkdir()
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "config.json").write_text("{}")
     monkeypatch.setenv("ATOLL_CACHE", str(folder))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)

@@ -96,7 +96,6 @@ def test_a_credential_helper_is_asked(private_registry, layout, monkeypatch, tmp
         """echo '{"Username": "team", "Secret": "secret"}'\n"""
     )
     helper.chmod(0o755)
-    (tmp_path / "docker").mkdir()
     facts = {"credHelpers": {private_registry: "mine"}}
     (tmp_path / "docker" / "config.json").write_text(json.dumps(facts))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))

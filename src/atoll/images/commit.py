@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from atoll.config import images_limit
-from atoll.errors import ConfigError, ImageError
+from atoll.errors import ImageError
 from atoll.images import store
 from atoll.images.manifest import (
     CONFIG,
@@ -23,8 +23,7 @@ from atoll.images.manifest import (
     parse_config,
     parse_manifest,
 )
-from atoll.images.obtain import ensure_layer
-from atoll.images.reference import RegistryReference, parse
+from atoll.images.obtain import check_name, ensure_layer
 from atoll.images.store import Part, Record
 
 if TYPE_CHECKING:
@@ -46,9 +45,7 @@ def add_layer(
     The tar may have whiteouts (.wh.NAME). `name` is the reference by which the image is found
     later; without one, it is found by its digest. The caller holds the base. This blocks.
     """
-    asked = parse(name) if name else None
-    if asked is not None and (not isinstance(asked, RegistryReference) or asked.digest):
-        raise ConfigError(f"{name!r} is not a name for an image: write it as team/env:tag")
+    asked = check_name(name) if name else None
     image = name or base.reference
     with store.disk_errors(image), store.keeping():
         record = store.read(base.digest)

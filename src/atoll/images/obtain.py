@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from atoll.cache import locks
 from atoll.cache.json_files import write_json
 from atoll.config import images_limit
-from atoll.errors import ImageError
+from atoll.errors import ConfigError, ImageError
 from atoll.images import sources, store
 from atoll.images.manifest import chain_ids, host_architecture, parse_config
 from atoll.images.reference import LocalReference, RegistryReference, parse
@@ -71,6 +71,26 @@ def get_image(
             store.set_name(name, held.image.digest)
     store.evict(images_limit(), spare=held.image.digest)
     return held
+
+
+def name_image(held: HeldImage, name: str) -> HeldImage:
+    """Give a held image one more name; return a hold under that name, in place of the given one."""
+    asked = check_name(name)
+    with store.disk_errors(name):
+        store.set_name(str(asked), held.image.digest)
+    named = store.hold(held.image.digest, name)
+    held.close()
+    if named is None:
+        raise ImageError(name, "it was removed meanwhile", "Try again.")
+    return named
+
+
+def check_name(name: str) -> RegistryReference:
+    """Return what a name for an image means; ConfigError if it cannot be one."""
+    asked = parse(name)
+    if not isinstance(asked, RegistryReference) or asked.digest:
+        raise ConfigError(f"{name!r} is not a name for an image: write it as team/env:tag")
+    return asked
 
 
 def _name(asked: Reference, architecture: str | None) -> str:

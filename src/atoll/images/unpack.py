@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import extras
 from atoll.config import images_limit
 from atoll.errors import ImageError, PackageError
 from atoll.images import unpacker
@@ -76,7 +77,7 @@ def _failure(report: Json, image: str) -> ImageError:
     if report.get("errno") in _FULL:
         return ImageError(image, "the disk is full", "Type: atoll image prune")
     if report["error"] == NO_ZSTD:
-        return ImageError(image, NO_ZSTD, "Type: pip install 'atoll[images]'")
+        return ImageError(image, NO_ZSTD, extras.hint("images"))
     return ImageError(image, f"a layer is refused: {report['error']}")
 
 

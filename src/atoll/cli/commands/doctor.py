@@ -15,10 +15,11 @@ from atoll.cli import settings
 from atoll.cli.selfcheck import check
 from atoll.cli.selfcheck.check import AttackReport
 from atoll.cli.terminal.progress import Colours, width_of
-from atoll.config import SandboxConfig
-from atoll.errors import BackendUnavailableError
+from atoll.config import SandboxConfig, images_limit
+from atoll.errors import BackendUnavailableError, ImageError
 from atoll.policy import Isolation
 from atoll.sandbox.availability import Availability
+from atoll.text.amounts import size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,6 +36,7 @@ def command(args: Namespace) -> int:
     backends = asyncio.run(examine(names, config))
     if not args.json:
         print(describe(backends, Colours.of(sys.stdout)))
+        print(f"\n{_images()}")
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
     usable = any(
         backend.usable and (backend.isolation or 0) >= least for backend in backends.values()
@@ -43,6 +45,18 @@ def command(args: Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(backends, results), indent=2))
     return 0 if usable and all(result.held for result in results) else 1
+
+
+def _images() -> str:
+    """Return what the store of images holds, in one line."""
+    from atoll.images import store  # noqa: PLC0415 - most have none
+
+    try:
+        count, size = len(store.everything()), store.total_size()
+    except ImageError as exc:
+        return f"images      {exc.reason}. {exc.hint}"
+    what = "none" if not count else f"{count} in {size_text(size)}"
+    return f"images      {what}, at most {size_text(images_limit())}, below {store.root()}"
 
 
 async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availability]:
