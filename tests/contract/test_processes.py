@@ -28,6 +28,35 @@ def test_a_pool_of_processes_runs_functions_of_a_cell(box, method):
     assert result.value == ([3, 6], [2]), result.stderr
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_find_what_later_cells_define(box, method):
+    """A fork server that an earlier cell has started knows nothing of it."""
+    box.execute(POOL.format(method=method))
+    code = (
+        "from concurrent.futures import ProcessPoolExecutor\n"
+        "def cube(x): return x ** 3 * _factor\n"
+        f"context = multiprocessing.get_context({method!r})\n"
+        "_factor = 2\n"
+        "with ProcessPoolExecutor(2, mp_context=context) as pool: cubes = list(pool.map(cube, [1, 2]))\n"
+        "cubes"
+    )
+    result = box.execute(code)
+    assert result.value == [2, 16], result.stderr
+    box.execute("_factor = 5")
+    assert box.execute(code.replace("_factor = 2", "pass")).value == [5, 40]
+
+
+@pytest.mark.parametrize("how", ["multiprocessing.Pool(2)", "ProcessPoolExecutor(2)"])
+def test_processes_by_the_default_method_run_functions_of_a_cell(box, how):
+    code = (
+        "import multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        f"def double(x): return 2 * x\nwith {how} as pool: doubled = list(pool.map(double, [1, 2]))\n"
+        "doubled"
+    )
+    result = box.execute(code)
+    assert result.value == [2, 4], result.stderr
+
+
 def test_what_cannot_be_sent_to_a_new_process_says_so(box):
     code = (
         "import multiprocessing\nsecrets = (n for n in [1])\ndef use(_): return next(secrets)\n"

@@ -22,6 +22,23 @@ def test_a_twin_and_its_origin_draw_the_same_numbers_until_one_draws_more(box):
 
 
 @pytest.mark.needs(Capability.FORK)
+def test_a_session_with_threads_that_makes_warnings_errors_is_forked(box):
+    """From Python 3.15 on, os.fork() would raise its warning when the child is there already."""
+    box.execute(
+        "import threading, warnings\nwarnings.simplefilter('error')\nhold = threading.Event()\n"
+        "threading.Thread(target=hold.wait, daemon=True).start()\nx = 1"
+    )
+    twin = box.fork()
+    try:
+        assert twin.execute("x + 1").value == 2
+    finally:
+        twin.destroy()
+    code = "try: warnings.warn('still one')\nexcept UserWarning: x = 3\nx"
+    assert box.execute(code).value == 3
+    box.execute("hold.set()")
+
+
+@pytest.mark.needs(Capability.FORK)
 def test_after_a_rollback_the_numbers_after_the_checkpoint_come_again(box):
     box.execute("import random")
     mark = box.checkpoint()

@@ -114,6 +114,7 @@ NOT_SHOWN = {
     ),
     **_each("about a library that no extra installs", "rst-sympy-sympify", "rst-jinja-ssti"),
     "extra-proc-mem-writes-readonly-code": "bites only with a fault of the kernel (Dirty COW)",
+    "extra-proc-remote-debugging": "tests/unit/test_remote_debugging.py shows that it would bite",
     "extra-proto-forged-file-list": "only a host that believes the guest's list would be bitten",
     "extra-state-reduce-on-variable": "only a host that pickles a guest's value would be bitten",
 }  # fmt: skip

@@ -80,6 +80,22 @@ def no_cloudpickle(monkeypatch):
     monkeypatch.setattr(library, "_host_folder", lambda: None)
 
 
+def test_without_cloudpickle_processes_run_functions_of_cells_by_default(
+    no_cloudpickle, bare_python
+):
+    """From Python 3.14 on, the default method would need to pickle them."""
+    code = (
+        "import multiprocessing\nfrom concurrent.futures import ProcessPoolExecutor\n"
+        "def double(x): return 2 * x\n"
+        "with multiprocessing.Pool(2) as pool: doubled = pool.map(double, [1, 2])\n"
+        "with ProcessPoolExecutor(2) as pool: (doubled, list(pool.map(double, [3])))\n"
+        "(doubled, multiprocessing.get_start_method())"
+    )
+    with atoll.create_sandbox(backend="native", python=bare_python) as box:
+        result = box.execute(code)
+    assert result.value == ([2, 4], "fork"), result.stderr
+
+
 def test_without_cloudpickle_the_standard_library_saves_data_and_names_the_rest(no_cloudpickle):
     with atoll.create_sandbox(backend="native") as box:
         box.execute(

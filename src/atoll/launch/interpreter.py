@@ -40,7 +40,7 @@ _ASK = (
     "import sys, json, compileall, runpy; compileall.compile_dir(sys.argv[1], quiet=2); "
     "runpy.run_path(sys.argv[1] + '/entry/bundle.py')['write'](sys.argv[1]); "
     "print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix, sys.exec_prefix, "
-    "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
+    "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable), sys.abiflags]))"
 )
 _TIMEOUT_SECONDS = 30
 _VERSION = re.compile(r"Python (\d+)\.(\d+)")
@@ -160,6 +160,7 @@ def check_version(path: str) -> tuple[int, ...]:
 
 @functools.cache
 def _this_interpreter() -> Interpreter:
+    _require_gil(sys.executable, sys.abiflags)
     if bundle.write(GUEST_FOLDER):
         import compileall  # noqa: PLC0415 - slow to import, and seldom needed
 
@@ -179,10 +180,18 @@ def _ask(path: str, _changed: int) -> Interpreter:
             check=True,
             timeout=_TIMEOUT_SECONDS,
         )
-        version, *prefixes, base = json.loads(done.stdout)
+        version, *prefixes, base, flags = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as exc:
         raise _unavailable(f"{path} does not run: {exc}", "Is its venv whole?") from None
+    _require_gil(path, flags)
     return _make(path, tuple(version), tuple(prefixes), base)
+
+
+def _require_gil(path: str, abi_flags: str) -> None:
+    """Raise BackendUnavailableError for a free-threaded build: no test has run on one."""
+    if "t" in abi_flags:
+        reason = f"{path} is a free-threaded build of Python, which is not supported"
+        raise _unavailable(reason, "Give the path of an ordinary build, such as python3.14.")
 
 
 def _make(

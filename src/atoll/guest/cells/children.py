@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 << 20
 """Of variables together; those that do not fit are left out, the largest first."""
 PLACE = "/tmp/.main-of-{}"  # noqa: S108 - the guest's own
+FORK_SERVER = "ignore"
+"""The name of the process for which a fork server asks for a `__main__`."""
 LOKY = ("joblib.externals.loky.backend.spawn", "loky.backend.spawn")
+_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _SCRIPT = """\
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location(
@@ -56,14 +59,30 @@ class ImportableMain:
         """`host_functions` returns the names of functions that call the host."""
         self._module, self._offered, self._runtime = module, offered, runtime
         self._preloaded, self._host_functions = preloaded, host_functions
+        self._servers = 0
 
     def serve_multiprocessing(self) -> None:
         """Give children the session's `__main__`, once multiprocessing is imported."""
         when_loaded("multiprocessing.spawn", lambda spawn: self._change(spawn, self._write))
+        if sys.version_info >= (3, 14):
+            when_loaded("multiprocessing.context", self._keep_forking)
         for name in LOKY:
             when_loaded(name, lambda spawn: self._change(spawn, self._write_names))
 
-    def _change(self, spawn: Any, write: Callable[[], str]) -> None:
+    def _keep_forking(self, context: Any) -> None:
+        """Leave the default start method `fork`, if functions of cells cannot be pickled."""
+        with self._runtime:
+            from ..state.pickler import MISSING, cloudpickle_beside
+        if cloudpickle_beside(_FOLDER) != MISSING:
+            return
+        names = vars(context)
+        fork = names["_concrete_contexts"]["fork"]
+        if "_get_platform_default_context" in names:
+            names["_get_platform_default_context"] = lambda: fork
+        else:  # so in the first versions of 3.14
+            vars(names["_default_context"])["_default_context"] = fork
+
+    def _change(self, spawn: Any, write: Callable[[bool], str]) -> None:
         real = spawn.get_preparation_data
         if hasattr(real, "__wrapped__"):
             return
@@ -72,30 +91,35 @@ class ImportableMain:
             data: Names = real(*args, **kwargs)
             has_main = "init_main_from_name" in data or "init_main_from_path" in data
             if sys.modules.get("__main__") is self._module and not has_main:
-                data["init_main_from_path"] = write()
+                data["init_main_from_path"] = write(args[:1] == (FORK_SERVER,))
             return data
 
         get_preparation_data.__doc__ = real.__doc__
         get_preparation_data.__wrapped__ = real  # type: ignore[attr-defined]
         spawn.get_preparation_data = get_preparation_data
 
-    def _write(self) -> str:
-        """Write the variables, and the script that reads them; return the script's path."""
+    def _write(self, for_server: bool) -> str:
+        """Write the variables, and the script that reads them; return the script's path.
+
+        From Python 3.14 on, a fork server imports `__main__`, and its children do not import the
+        same path again: with another path, they get the variables of their own time.
+        """
         with self._runtime:
             from ..state.keeper import Keeper
             from ..state.pickler import cloudpickle_beside
         keeper = Keeper(self._module, "", self._offered, self._preloaded)
-        folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        cloudpickle = cloudpickle_beside(folder)
+        cloudpickle = cloudpickle_beside(_FOLDER)
         path = PLACE.format(os.getpid())
         state = path + ".state"
         with _Replacing(state) as file:
             left_out = keeper.save_variables(file, MAX_BYTES, cloudpickle)
         _require_classes(self._module, left_out)
         functions = {n: why for n, why in left_out.items() if callable(vars(self._module).get(n))}
-        return self._write_script(path + ".py", state, cloudpickle, functions)
+        self._servers += for_server
+        script = "{}.server-{}.py".format(path, self._servers) if for_server else path + ".py"
+        return self._write_script(script, state, cloudpickle, functions)
 
-    def _write_names(self) -> str:
+    def _write_names(self, _for_server: bool) -> str:
         """Write a script that only names the functions that call the host; return its path."""
         return self._write_script(PLACE.format(os.getpid()) + ".names.py", "", "", {})
 
@@ -103,7 +127,7 @@ class ImportableMain:
         self, path: str, state: str, cloudpickle: str, left_out: dict[str, str]
     ) -> str:
         script = _SCRIPT.format(
-            folder=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            folder=_FOLDER,
             offered=self._host_functions(),
             state=state,
             cloudpickle=cloudpickle,

@@ -194,7 +194,7 @@ class ProcessServer(Server):
         try:
             status = rights.receive()
             keep_numbers = clone.keep_random()
-            pid = os.fork()
+            pid = clone.fork()
         except OSError as exc:
             if status >= 0:
                 os.close(status)

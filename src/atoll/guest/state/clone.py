@@ -67,6 +67,30 @@ def keep_random() -> Callable[[], None]:
     return put_back
 
 
+def fork() -> int:
+    """Fork as os.fork() does, without its warning about threads, which clones do not have.
+
+    If guest code made warnings errors, Python 3.15 would raise it in the parent, whose child is
+    there already. Guest code may have replaced the module: whatever it raises is ignored.
+    """
+    quiet: Any = None
+    try:
+        import warnings
+
+        quiet = warnings.catch_warnings()
+        quiet.__enter__()
+        warnings.simplefilter("ignore")
+    except BaseException:
+        quiet = None
+    try:
+        return os.fork()
+    finally:
+        try:
+            quiet.__exit__(None, None, None)
+        except BaseException:
+            pass
+
+
 def _current_folder(folder: str) -> str:
     try:
         return os.getcwd()

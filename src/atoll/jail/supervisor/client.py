@@ -389,9 +389,13 @@ class SupervisorClient:
         atexit.unregister(self.stop)
 
 
+_NO_DEBUGGER = ("-X", "disable-remote-debug")
+"""SECURITY: no sys.remote_exec() runs code in the supervisor and what it forks (Python 3.14)."""
+
+
 def _start(control_fd: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, boot.ROOT, str(control_fd)],
+        [sys.executable, "-I", "-S", *_NO_DEBUGGER, "-c", _BOOT, boot.ROOT, str(control_fd)],
         env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
         cwd="/",
         stdin=subprocess.DEVNULL,
