@@ -66,6 +66,42 @@ def test_writable_root_is_the_sessions_own(image: str) -> None:
             assert box.execute("import os; os.path.exists('/etc/os-release')").value is False
 
 
+def test_files_of_the_image_in_the_working_folder_are_the_sessions_own(
+    make_image: MakeImage,
+) -> None:
+    def fill(top: Path) -> None:
+        (top / "app/deep").mkdir(parents=True)
+        (top / "app/deep/code.py").write_text("answer = 42")
+        (top / "app/link").symlink_to("/etc/shadow")
+
+    image = make_image(fill)
+    with atoll.create_sandbox(backend="native", image=image) as box:
+        assert box.execute("import deep.code; deep.code.answer").value == 42
+        assert box.execute("open('deep/code.py', 'w').write('changed')").error is None
+        assert box.execute("import os; os.readlink('link')").value == "/etc/shadow"
+    with atoll.create_sandbox(backend="native", image=image) as box:
+        assert box.execute("open('deep/code.py').read()").value == "answer = 42"
+
+    async def cold() -> str | None:
+        async with Pool() as pool:
+            return (await pool.run("1", SandboxConfig(image=image))).cold_start
+
+    assert asyncio.run(cold()) == "its image has files in /app"
+
+
+def test_files_in_the_working_folder_that_do_not_fit_are_an_error(make_image: MakeImage) -> None:
+    def fill(top: Path) -> None:
+        (top / "app").mkdir()
+        (top / "app/large").write_bytes(b"x" * (4 * MIB))
+
+    policy = {"disk_bytes": 2 * MIB}
+    with (
+        pytest.raises(atoll.SandboxError, match="do not fit into disk_bytes"),
+        atoll.create_sandbox(backend="native", image=make_image(fill), policy=policy),
+    ):
+        pass
+
+
 def test_limits_tools_and_context_are_as_in_any_sandbox(image: str) -> None:
     with atoll.create_sandbox(
         backend="native",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BackendUnavailableError, SandboxStartError
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import ImageRoot, JailSpec, Limits
+from atoll.jail.supervisor.spec import WORK_FOLDER, ImageRoot, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import Interpreter, RootImage
@@ -23,6 +23,8 @@ from atoll.packages.target import Target
 from atoll.policy import MIB
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atoll.config import SandboxConfig
     from atoll.images import HeldImage
     from atoll.launch.guest_handle import StartingGuest
@@ -66,6 +68,7 @@ class HeldRoot:
                 layers=tuple(str(layer) for layer in image.layers), writable=config.writable_root
             ),
             env=tuple(variable for variable in image.config.env if _is_variable(variable)),
+            has_app=any(_has_files(layer / WORK_FOLDER[1:]) for layer in image.layers),
         )
         return _find_python(backend, root, config.python)
 
@@ -78,6 +81,11 @@ class HeldRoot:
         if self._held is not None:
             self._held.close()
             self._held = None
+
+
+def _has_files(folder: Path) -> bool:
+    """Return whether it is a folder, not a link to one, with something in it."""
+    return folder.is_dir() and not folder.is_symlink() and any(folder.iterdir())
 
 
 def _is_variable(text: str) -> bool:

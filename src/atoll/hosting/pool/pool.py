@@ -112,6 +112,7 @@ class Pool:
             ("the sandbox has a working folder of the host", config.workspace is not None),
             ("the sandbox has mounts", config.policy.mounts),
             ("its root is writable", config.writable_root),
+            ("its image has files in /app", self.python.image and self.python.image.has_app),
         ):
             if is_so:
                 return why
@@ -288,7 +289,7 @@ class Pool:
             }
             for name, client in self._zygote_clients.items()
         } | {
-            f"{name}, packages {identity[:12]}": facts
+            f"{name}, {_label(identity)}": facts
             for identity, pool in self._environments.items()
             for name, facts in pool.stats().items()
         }
@@ -362,3 +363,9 @@ class Pool:
 def _files_of(python: Interpreter) -> tuple[object, ...]:
     """Return what its guests see of the host: other files need another zygote."""
     return python.packages, python.shared_root
+
+
+def _label(key: str) -> str:
+    """Return how statistics name the pool of an image or an environment of packages."""
+    kind, digest = ("image", key[7:]) if key.startswith("sha256:") else ("packages", key)
+    return f"{kind} {digest[:12]}"

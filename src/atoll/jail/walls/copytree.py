@@ -26,16 +26,21 @@ class _Level:
     subfolders: list[str]
 
 
-def copy_tree(source: str, target: str) -> None:
-    """Copy what is in `source` into the empty folder `target`; OSError if there is no room."""
+def copy_tree(source: str, target: str, owner: int | None = None) -> None:
+    """Copy what is in `source` into the empty folder `target`; OSError if there is no room.
+
+    Only what this user owns is copied, and nothing that is mounted there. If `owner` is given, only
+    what that user owns, who owns the copies, too; it is for an image, whose files an overlay shows
+    as those of several devices.
+    """
     here, there = os.open(source, _FOLDER), os.open(target, _FOLDER)
     try:
-        levels = [_enter(here, there)]
+        levels = [_enter(here, there, owner)]
         while levels:
             if levels[-1].subfolders:
                 name = levels[-1].subfolders.pop()
                 here, there = _step(here, name), _step(there, name)
-                levels.append(_enter(here, there))
+                levels.append(_enter(here, there, owner))
                 continue
             os.fchmod(there, levels.pop().mode)
             if levels:
@@ -46,10 +51,10 @@ def copy_tree(source: str, target: str) -> None:
         os.close(there)
 
 
-def _enter(here: int, there: int) -> _Level:
+def _enter(here: int, there: int, owner: int | None) -> _Level:
     """Copy what is in a folder, and make the folders that are in it."""
     info = os.fstat(here)
-    subfolders = [name for name in os.listdir(here) if _copy_entry(name, here, there)]
+    subfolders = [name for name in os.listdir(here) if _copy_entry(name, here, there, owner)]
     return _Level((info.st_dev, info.st_ino), stat.S_IMODE(info.st_mode), subfolders)
 
 
@@ -66,10 +71,12 @@ def _require_same(here: int, level: _Level) -> None:
         raise OSError(errno.ESTALE, "a folder was moved while it was copied")
 
 
-def _copy_entry(name: str, here: int, there: int) -> bool:
+def _copy_entry(name: str, here: int, there: int, owner: int | None) -> bool:
     """Copy one thing; whether it is a folder, which is made and has to be gone through."""
     info = os.stat(name, dir_fd=here, follow_symlinks=False)
-    if info.st_dev != os.fstat(here).st_dev or info.st_uid != os.geteuid():
+    if info.st_uid != (os.geteuid() if owner is None else owner):
+        return False
+    if owner is None and info.st_dev != os.fstat(here).st_dev:
         return False  # something of the host's, mounted there: no guest made it
     if stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
@@ -80,6 +87,10 @@ def _copy_entry(name: str, here: int, there: int) -> bool:
         os.chmod(name, stat.S_IMODE(info.st_mode), dir_fd=there)
     elif stat.S_ISDIR(info.st_mode):
         os.mkdir(name, 0o700, dir_fd=there)
+    else:
+        return False
+    if owner is not None:
+        os.chown(name, owner, owner, dir_fd=there, follow_symlinks=False)
     return stat.S_ISDIR(info.st_mode)
 
 

@@ -8,6 +8,7 @@ and without devices; what is writable is one tmpfs with the disk limit as its si
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import stat
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 from atoll.jail.walls import image_root, users
 from atoll.jail.walls import syscalls as sys
+from atoll.jail.walls.copytree import copy_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +140,8 @@ def build(
         if tty is not None:
             _write_file(NEW_ROOT + "/dev/tty")
             _bind_devices([("tty", tty)])
-        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs)
+        fill = None if image is None else functools.partial(_copy_app, owner)
+        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs, fill=fill)
         if workspace is not None:
             _attach_workspace(workspace)
 
@@ -220,6 +223,19 @@ def _build_image(
     furnish(tmpfs)
     _bind_all(extra, mapped_owner)
     _enter(writable=image.writable)
+
+
+def _copy_app(owner: int, source: str, target: str) -> None:
+    """Copy what an image has in the working folder, so that the guest has it as its own."""
+    if source != NEW_ROOT + WORK_FOLDER:
+        return
+    try:
+        copy_tree(source, target, owner)
+    except OSError as exc:
+        if exc.errno != errno.ENOSPC:
+            raise
+        text = f"the image's files in {WORK_FOLDER} do not fit into disk_bytes"
+        raise OSError(exc.errno, text) from exc
 
 
 def _mount_points(extra: list[tuple[Bind, int]]) -> dict[str, bool]:
