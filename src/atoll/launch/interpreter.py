@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from atoll.jail.supervisor.spec import (
     PACKAGES,
     Bind,
 )
+from atoll.jail.walls import users
 
 if TYPE_CHECKING:
     from atoll.jail.supervisor.spec import (
@@ -109,6 +112,43 @@ def resolve(python: str | None) -> Interpreter:
         return _this_interpreter()
     path = locate(python)
     return _ask(path, os.stat(path).st_mtime_ns)
+
+
+def _require_readable(python: Interpreter) -> None:
+    """Raise BackendUnavailableError if users other than the owner cannot read the interpreter.
+
+    For a host that runs guests as another user. What lies on the way to its folders is not asked
+    for, as a jail binds them by descriptor.
+    """
+    for folder, paths in _needed(python).items():
+        for path in paths:
+            if closed := _closed(path):
+                reason = f"the guest's user cannot read {closed}"
+                raise _unavailable(reason, f"Type: chmod -R go+rX {shlex.quote(folder)}")
+
+
+def _needed(python: Interpreter) -> dict[str, tuple[str, ...]]:
+    """Return samples of the files that a guest reads, by the folder to open for it."""
+    library = f"lib/python{python.version[0]}.{python.version[1]}"
+    names = ("", "pyvenv.cfg", "lib", library, f"{library}/site-packages")
+    samples = {
+        folder: tuple(os.path.join(folder, name).rstrip("/") for name in names)
+        for folder in python.folders
+    }
+    for folder in python.folders:
+        if _inside(python.path, folder):
+            samples[folder] += (os.path.dirname(python.path), python.path)
+    return {**samples, GUEST_FOLDER: (GUEST_FOLDER, f"{GUEST_FOLDER}/__init__.py")}
+
+
+def _closed(path: str) -> str:
+    """Return the path if it is there and not everyone may read it; empty otherwise."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    needed = 0o005 if stat.S_ISDIR(mode) else 0o004
+    return "" if mode & needed == needed else path
 
 
 @functools.cache
@@ -207,7 +247,7 @@ def _make(
     steps = {step for start in (path, base) for step in _links(start)}
     shown = (*folders, *_SYSTEM)
     links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in shown)))
-    return Interpreter(
+    python = Interpreter(
         path,
         version,
         folders,
@@ -216,6 +256,9 @@ def _make(
         os.path.realpath(prefixes[0]),
         silenced=_editable_installs(prefixes[0], version, shown),
     )
+    if users.may_switch():
+        _require_readable(python)
+    return python
 
 
 def _editable_installs(

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import selectors
+import stat
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.errors import PackageError
@@ -15,13 +17,13 @@ from atoll.jail.measure import probe
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec, Limits
+from atoll.jail.walls import users
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import environment, python_binds
 from atoll.policy import MIB, Isolation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.interpreter import Interpreter
@@ -63,6 +65,9 @@ def run(
         reason = "no jail can be made here to build them in"
         raise PackageError("", reason, "`atoll doctor` says why.")
     jailed = level >= Isolation.JAILED
+    if users.may_switch():
+        for path in seen.values():
+            _open_for_guest(Path(path))
     shown = {**seen, **(owned or {})}
     inside = {name: f"{GUEST_CODE}/{name}" if jailed else path for name, path in shown.items()}
     binds = [
@@ -91,6 +96,18 @@ def run(
             _end(process)
         finally:
             process.close()
+
+
+def _open_for_guest(path: Path) -> None:
+    """Make a file, or a folder with its files, readable for the guest's user: see the umask.
+
+    The folder that they lie in stays private: a jail binds them by descriptor.
+    """
+    for file in (path, *path.iterdir()) if path.is_dir() else (path,):
+        mode = file.lstat().st_mode
+        wanted = 0o055 if stat.S_ISDIR(mode) else 0o044
+        if not stat.S_ISLNK(mode) and mode & wanted != wanted:
+            file.chmod(stat.S_IMODE(mode) | wanted)
 
 
 def _end(process: StartingGuest) -> None:

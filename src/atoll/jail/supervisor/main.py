@@ -45,6 +45,8 @@ LEAVING_SECONDS = 0.005
 STUCK_SECONDS = 1.0
 """Between attempts to remove a control group that processes would not leave in time."""
 MAX_REASON = 4000
+BUILD_UMASK = 0o022
+"""With the host's, such as 077, the guest's user could not enter the root that root builds."""
 JUST_THE_GUEST = 1
 """Atoll's processes in a forked guest's control group: pid 1 of its jail is not in it."""
 
@@ -58,7 +60,8 @@ def main(control_fd: str) -> NoReturn:
     if os.getpriority(os.PRIO_PROCESS, 0) < 0:  # a guest of a host that goes before others does not
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     _load_all_of_traceback()
-    supervisor = Supervisor(socket.socket(fileno=int(control_fd)))
+    umask = os.umask(BUILD_UMASK)
+    supervisor = Supervisor(socket.socket(fileno=int(control_fd)), umask)
     gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
     supervisor.serve()
     sys.exit(0)
@@ -80,8 +83,8 @@ def _load_all_of_traceback() -> None:
 class Supervisor:
     """The event loop and the records of its jails."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, umask: int = BUILD_UMASK) -> None:
+        self._control, self._umask = control, umask
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_request)
         # A fork of the host holds copies of its sockets, so their end is not the host's end.
@@ -208,6 +211,7 @@ class Supervisor:
                 terminal=spec.terminal,
                 cgroup_fds=list(group.entrances) if group else [],
                 caller=(os.geteuid(), os.getegid()),
+                umask=self._umask,
                 counted=group is not None,
             )
             pid = _fork(jail, group)

@@ -71,6 +71,8 @@ class Jail:
     cgroup_fds: list[int] = field(default_factory=list)
     caller: tuple[int, int] = (0, 0)
     """Uid and gid of the supervisor, which a guest without a `host_uid` keeps."""
+    umask: int = 0o022
+    """The host's, which a started guest gets back: its files may lie in a folder of the host."""
     origin: int = 0
     """The pid of the guest that is cloned."""
     counted: bool = False
@@ -261,6 +263,11 @@ def enter_folder(jail: Jail) -> None:
     os.chdir(jail.folder)
 
 
+def restore_umask(jail: Jail) -> None:
+    """Give files that the guest makes the modes that files of the host's user get."""
+    os.umask(jail.umask)
+
+
 def set_rlimits(jail: Jail) -> None:
     """Set the limits of each process; a fork sets that of open files when it has sent its own."""
     rlimits.apply(jail.limits, jail.inherited, jailed=jail.jailed, forked=jail.init >= 0)
@@ -356,6 +363,7 @@ STARTED: tuple[Step, ...] = (
     become_guest,
     hide_host_paths,
     enter_folder,
+    restore_umask,
     set_rlimits,
     forbid_new_privileges,
     restrict_files,
@@ -369,6 +377,7 @@ CONTAINER: tuple[Step, ...] = (
     container.build_root,
     container.enter_holder,
     container.become_root_of_nothing,
+    restore_umask,
     set_rlimits,
     forbid_new_privileges,
 )
@@ -402,6 +411,7 @@ CLONED: tuple[Step, ...] = (
 CONFINED: tuple[Step, ...] = (
     join_cgroup,
     enter_folder,
+    restore_umask,
     set_rlimits,
     forbid_new_privileges,
     confine_files,
@@ -411,6 +421,7 @@ CONFINED: tuple[Step, ...] = (
 GUARDED: tuple[Step, ...] = (
     join_cgroup,
     enter_folder,
+    restore_umask,
     set_rlimits,
     _if_possible(forbid_new_privileges),
     _if_possible(confine_files),
