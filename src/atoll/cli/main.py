@@ -15,6 +15,7 @@ FAILURE = 1
 NOTHING_RAN = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+NO_THREAD = "can't start new thread"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,6 +46,10 @@ def _guarded(given: list[str]) -> int:
         standard_streams.discard(sys.stdout)
         what = exc.filename or "cannot write the output"
         return _fail(f"{what}: {exc.strerror or exc}", FAILURE)
+    except RuntimeError as exc:
+        if str(exc) != NO_THREAD:
+            raise
+        return _fail(_no_thread(), NOTHING_RAN)
     return code
 
 
@@ -74,6 +79,12 @@ def short_help() -> str:
         f"{arguments.Section('atoll').epilog}\nType `atoll COMMAND --help` for one command."
     )
     return top.format_help().rstrip()
+
+
+def _no_thread() -> str:
+    from atoll.jail.measure import host_facts
+
+    return f"this process may not start a thread. {host_facts.read().hint()}"
 
 
 def _fail(text: str, code: int) -> int:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.concurrency import boot
-from atoll.errors import IsolationError, UnsupportedError
+from atoll.errors import BackendUnavailableError, IsolationError, UnsupportedError
 from atoll.files.base import NoFiles
-from atoll.jail.measure import probe
+from atoll.jail.measure import host_facts, kernel_calls, probe
 from atoll.jail.supervisor.spec import GUEST_CODE, Bind, JailSpec
 from atoll.launch import interpreter
 from atoll.launch.guest_handle import limits_of, start_guest
@@ -119,8 +119,11 @@ class RestrictedSandbox(GuestSandbox):
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:  # noqa: ARG003 - as asked
-        """Return that it is available: it runs wherever Python does."""
-        level = await _level()
+        """Return that it is available, unless the kernel lacks what any child process needs."""
+        try:
+            level = await _level()
+        except BackendUnavailableError as exc:
+            return Availability(usable=False, reason=exc.reason, hint=exc.hint)
         return Availability(
             usable=True,
             isolation=level,
@@ -140,4 +143,8 @@ class RestrictedSandbox(GuestSandbox):
 
 
 async def _level() -> Isolation:
+    """Return the level; BackendUnavailableError if the kernel lacks what a child process needs."""
+    if lacking := kernel_calls.missing(kernel_calls.ALWAYS):
+        hint = host_facts.read().hint()
+        raise BackendUnavailableError("restricted", kernel_calls.in_words(lacking), hint)
     return max((await probe.host()).level, Isolation.GUARDED)

@@ -31,6 +31,10 @@ INDENT, WIDTH = 12, 100
 
 def command(args: Namespace) -> int:
     """Show what works on this machine, and run the attacks if asked; return the exit code."""
+    if args.fix:
+        from atoll.cli.selfcheck import fix  # noqa: PLC0415 - seldom needed
+
+        return fix.run()
     config = settings.backend_config(args)
     names = [config.backend] if args.backend else list(registry.names())
     backends = asyncio.run(examine(names, config))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import os
-import resource
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import (
@@ -18,6 +15,7 @@ from atoll.errors import (
     LimitUnsupportedError,
     SandboxError,
 )
+from atoll.jail.measure import host_facts, kernel_calls
 from atoll.jail.supervisor import client
 from atoll.jail.supervisor.spec import JailSpec, Limits
 from atoll.jail.walls import syscalls, users
@@ -29,124 +27,11 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
 
-_SYSCTLS = (
-    ("kernel.unprivileged_userns_clone", "0", "1"),
-    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
-    ("user.max_user_namespaces", "0", "10000"),
-)
-"""Settings that forbid user namespaces: name, the value that forbids, the value to set."""
-_ULIMITS = (
-    (resource.RLIMIT_NOFILE, 64, "-n 1024"),
-    (resource.RLIMIT_FSIZE, 1 << 20, "-f unlimited"),
-)
-"""What a jail needs of the limits of the process that asks for it: kind, least, how to set it."""
-_FILTERED = {
-    "podman": "--security-opt seccomp=unconfined",
-    "docker": "--security-opt seccomp=unconfined --security-opt apparmor=unconfined",
-    "kubernetes": "securityContext.seccompProfile.type: Unconfined",
-}
-_MASKED = {
-    "podman": "--security-opt unmask=ALL",
-    "docker": "--security-opt systempaths=unconfined",
-    "kubernetes": "securityContext.procMount: Unmasked",
-}
-_OTHER = "podman"
-"""Whose options are shown if it is not known who made the container."""
 _TRUE = ("/bin/true",)
 FAILURE_SECONDS = 5.0
 """How long a report of a failure is kept; a jail that was built once is believed for good."""
 _cached: HostReport | None = None
 _cached_until = math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """What may stand in the way of namespaces and mounts."""
-
-    container: str
-    """Who made the container around this process; empty outside of one."""
-    filtered: bool
-    """Whether a seccomp filter is active for this process."""
-    masked: bool
-    """Whether parts of /proc are covered, so that no new /proc can be mounted."""
-    sysctls: tuple[str, ...]
-    """Kernel settings that forbid user namespaces, as they have to be set."""
-    ulimits: tuple[str, ...] = ()
-    """Limits of this process that are too low for a jail, as they have to be set."""
-
-    @property
-    def words(self) -> str:
-        """The container and its walls, for a report; empty outside of one."""
-        if not self.container:
-            return ""
-        walls = ["a seccomp filter"] * self.filtered + ["a masked /proc"] * self.masked
-        return f"{self.container}, with {' and '.join(walls)}" if walls else self.container
-
-    def hint(self) -> str:
-        """Return what to do so that jails can be built."""
-        todo = [f"set {', '.join(self.sysctls)} with sysctl on the host"] * bool(self.sysctls)
-        if self.container and (options := self._options()):
-            how = "put into the pod" if self.container == "kubernetes" else "start it with"
-            todo.insert(0, f"this is a container: {how} {options}")
-        elif self.filtered:
-            settings = "SystemCallFilter, RestrictNamespaces and their like"
-            where = "a seccomp filter is active for this process"
-            todo.insert(0, f"{where}: take {settings} out of its systemd unit")
-        if self.ulimits:
-            todo = [f"this process may use too little: type {' && '.join(self.ulimits)}"]
-        if not todo:
-            names = ", ".join(f"{name}={allows}" for name, _, allows in _SYSCTLS)
-            todo.append(
-                f"allow user namespaces ({names}; in a container: a seccomp profile that "
-                "allows unshare, mount and sethostname, and an unmasked /proc)"
-            )
-        text = "; ".join(todo)
-        return (
-            f"{text[0].upper()}{text[1:]}. Or pass min_isolation='confined' "
-            "(--min-isolation confined)."
-        )
-
-    def _options(self) -> str:
-        known = self.container if self.container in _MASKED else _OTHER
-        options = [_FILTERED[known]] * self.filtered + [_MASKED[known]] * self.masked
-        return (", " if known == "kubernetes" else " ").join(options)
-
-
-def read(root: Path = Path("/")) -> HostFacts:
-    """Return the facts of this process and host."""
-    mounts = _text(root / "proc/self/mountinfo").splitlines()
-    points = [line.split()[4] for line in mounts if len(line.split()) > 4]
-    return HostFacts(
-        container=_container(root),
-        filtered="\nSeccomp:\t2\n" in _text(root / "proc/self/status"),
-        masked=any(point.startswith("/proc/") for point in points),
-        sysctls=tuple(
-            f"{name}={allows}"
-            for name, forbids, allows in _SYSCTLS
-            if _text(root / "proc/sys" / name.replace(".", "/")).strip() == forbids
-        ),
-        ulimits=tuple(
-            f"ulimit {option}"
-            for kind, least, option in _ULIMITS
-            if -1 < resource.getrlimit(kind)[0] < least
-        ),
-    )
-
-
-def _container(root: Path) -> str:
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        return "kubernetes"
-    if (root / "run/.containerenv").exists():
-        return "podman"
-    if (root / ".dockerenv").exists():
-        return "docker"
-    return os.environ.get("container", "")  # noqa: SIM112 - as systemd and others spell it
-
-
-def _text(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text("utf-8", "replace")
-    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +44,21 @@ class HostReport:
     landlock: int
     cgroup_version: int | None
     switches_user: bool
+
+    def hint(self) -> str:
+        """Return what to do for more, and what to type to be content with what there is."""
+        text = host_facts.read().hint()
+        if self.level < Isolation.CONFINED:
+            return text
+        without = {"disk_bytes": "--disk"}
+        if self.cgroup_version is None:
+            without["max_processes"] = "--processes"
+        policy = ", ".join(f"'{name}': None" for name in without)
+        options = " ".join(f"{option} none" for option in without.values())
+        return (
+            f"{text} Or be content with less: --min-isolation confined {options} "
+            f"(min_isolation='confined', policy={{{policy}}})."
+        )
 
 
 async def host() -> HostReport:
@@ -175,14 +75,14 @@ async def level_for(backend: str, config: SandboxConfig) -> Isolation:
     report = await host()
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     if report.level < Isolation.CONFINED:
-        raise BackendUnavailableError(backend, report.failure, read().hint())
+        raise BackendUnavailableError(backend, report.failure, report.hint())
     if report.level < least and not report.failure:
         reason = f"{least} was asked for, and it offers {report.level}"
         raise IsolationError(backend, reason, f"Use min_isolation='{least}' with backend='auto'.")
     if report.level < least:
         have = str(report.level)
         reason = f"{least} was asked for and only {have} can be had ({report.failure})"
-        raise IsolationError(backend, reason, read().hint())
+        raise IsolationError(backend, reason, report.hint())
     if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
         hint = "nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"
         raise LimitUnsupportedError(backend, "disk_bytes", hint)
@@ -212,13 +112,13 @@ async def availability(resolve: Callable[[], Any]) -> Availability:
         return Availability(usable=False, reason=exc.reason, hint=exc.hint)
     report = await host()
     if report.level < Isolation.CONFINED:
-        return Availability(usable=False, reason=report.failure, hint=read().hint())
-    jailed, facts = report.level >= Isolation.JAILED, read()
+        return Availability(usable=False, reason=report.failure, hint=report.hint())
+    jailed, facts = report.level >= Isolation.JAILED, host_facts.read()
     return Availability(
         usable=True,
         isolation=report.level,
         reason=report.failure,
-        hint="" if jailed else facts.hint(),
+        hint="" if jailed else report.hint(),
         limits=_limits(report),
         details={
             "python": f"{python.path} ({'.'.join(map(str, python.version))})",
@@ -271,6 +171,9 @@ async def _try(*, jailed: bool) -> tuple[str, int | None]:
     """
     if not syscalls.supported():
         return f"the system calls of {syscalls.ARCH} are not known", None
+    calls = kernel_calls.ALWAYS + kernel_calls.WALLS + (kernel_calls.JAIL if jailed else ())
+    if lacking := kernel_calls.missing(calls):
+        return kernel_calls.in_words(lacking), None
     limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=None, open_files=256)
     spec = JailSpec(jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits)
     null = os.open(os.devnull, os.O_RDWR)
