@@ -23,7 +23,7 @@ from atoll.launch.interpreter import environment, python_binds
 from atoll.policy import MIB, Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.interpreter import Interpreter
@@ -65,9 +65,7 @@ def run(
         reason = "no jail can be made here to build them in"
         raise PackageError("", reason, "`atoll doctor` says why.")
     jailed = level >= Isolation.JAILED
-    if users.may_switch():
-        for path in seen.values():
-            _open_for_guest(Path(path))
+    _open_for_guest(seen.values())
     shown = {**seen, **(owned or {})}
     inside = {name: f"{GUEST_CODE}/{name}" if jailed else path for name, path in shown.items()}
     binds = [
@@ -98,16 +96,17 @@ def run(
             process.close()
 
 
-def _open_for_guest(path: Path) -> None:
-    """Make a file, or a folder with its files, readable for the guest's user: see the umask.
+def _open_for_guest(paths: Iterable[str]) -> None:
+    """Make files, and folders with their files, readable for the guest's user: see the umask.
 
     The folder that they lie in stays private: a jail binds them by descriptor.
     """
-    for file in (path, *path.iterdir()) if path.is_dir() else (path,):
-        mode = file.lstat().st_mode
-        wanted = 0o055 if stat.S_ISDIR(mode) else 0o044
-        if not stat.S_ISLNK(mode) and mode & wanted != wanted:
-            file.chmod(stat.S_IMODE(mode) | wanted)
+    for path in map(Path, paths) if users.may_switch() else ():
+        for file in (path, *path.iterdir()) if path.is_dir() else (path,):
+            mode = file.lstat().st_mode
+            wanted = 0o055 if stat.S_ISDIR(mode) else 0o044
+            if not stat.S_ISLNK(mode) and mode & wanted != wanted:
+                file.chmod(stat.S_IMODE(mode) | wanted)
 
 
 def _end(process: StartingGuest) -> None:
