@@ -127,6 +127,8 @@ def mirror() -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = [line.split() for line in done.stdout.splitlines()]
     uris = [line[0] for line in lines if line[1:] == ["Debian"] and "security" not in line[0]]
+    if not uris:
+        raise RootError("apt has no Debian mirror here: run `apt-get update` first")
     return uris[0]
 
 
