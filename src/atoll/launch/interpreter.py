@@ -48,7 +48,7 @@ _ASK = (
 _TIMEOUT_SECONDS = 30
 _VERSION = re.compile(r"Python (\d+)\.(\d+)")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
-_IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 
 
@@ -380,7 +380,7 @@ def environment(interpreter: Interpreter, *, jailed: bool = True) -> dict[str, s
 def image_environment(image: RootImage) -> dict[str, str]:
     """Return an image's variables. HOME is the guest's own folder: it can be written to."""
     own = dict(variable.split("=", 1) for variable in image.env)
-    return {"PATH": _IMAGE_PATH, "LANG": "C.UTF-8", **own, "HOME": GUEST_HOME}
+    return {"PATH": IMAGE_PATH, "LANG": "C.UTF-8", **own, "HOME": GUEST_HOME}
 
 
 _NUMERIC = {"MPLBACKEND": "Agg", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

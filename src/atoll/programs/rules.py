@@ -87,6 +87,8 @@ class ProgramRules:
     paths: tuple[PathRule, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     deny_hosts: tuple[str, ...] = ()
+    image: str | None = None
+    """A container image whose files it sees in place of this machine's system."""
     env: Mapping[str, str] = field(default_factory=dict)
     memory: int | None = None
     processes: int | None = 4096
@@ -149,7 +151,9 @@ class ProgramRules:
             (rule.access, str(rule.path), rule.reason)
             for rule in sorted(self.paths, key=lambda rule: (str(rule.path), rule.access))
         ]
-        rows.insert(0, ("read", "/usr, /bin, /lib and other programs", "always"))
+        system = "/usr, /bin, /lib and other programs" if self.image is None else "all files"
+        origin = "this machine's" if self.image is None else f"of the image {self.image}"
+        rows.insert(0, ("read", system, origin))
         rows.append(("write", ", ".join(SHOWN_FOLDERS), "private, gone afterwards"))
         rows.append(("hidden", "everything else, your home folder included", "always"))
         rows += [("reach", host, "allowed by http and https") for host in self.allow_hosts]

@@ -22,7 +22,8 @@ from atoll.concurrency.portal import Portal
 from atoll.egress import Gateway
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
 from atoll.jail.supervisor import client, packets
-from atoll.jail.supervisor.spec import JailSpec, Limits
+from atoll.jail.supervisor.spec import GUEST_HOME, ImageRoot, JailSpec, Limits
+from atoll.launch.interpreter import IMAGE_PATH
 from atoll.policy import Isolation
 from atoll.programs import rules as program_rules
 from atoll.programs import terminal
@@ -76,26 +77,13 @@ async def run(
     argv: Sequence[str], rules: ProgramRules, *, seconds: float | None = None
 ) -> ProgramEnd:
     """Run a program; see run_program."""
-    path = find_program(argv, rules)
     before = program_rules.protected_in(rules.folder)
     gateway = Gateway(rules.network) if rules.network else None
     used = gateway.share(rules.network) if gateway else None
-    env = rules.environment(os.environ)
-    if gateway is not None:
-        env = {**gateway.environment(rules.env), **env}
-    spec = JailSpec(
-        jailed=True,
-        argv=(path, *argv[1:]),
-        env=env,
-        binds=(),
-        workspace=None,
-        limits=_limits(rules),
-        folder=str(rules.folder),
-        attended=True,
-        terminal=terminal.has_terminal(),
-    )
     with contextlib.ExitStack() as stack:
-        spec = replace(spec, binds=stack.enter_context(binds_for(rules)))
+        spec = await _spec(argv, rules, stack)
+        if gateway is not None:
+            spec = replace(spec, env={**gateway.environment(rules.env), **spec.env})
         try:
             end, timed_out = await _run(spec, gateway, seconds)
         except SandboxStartError:
@@ -104,6 +92,33 @@ async def run(
     created = program_rules.created(rules.folder, before)
     network = used.take() if used else None
     return _ended(end, timed_out=timed_out, network=network, created=created)
+
+
+async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack) -> JailSpec:
+    """Return the jail of a program; what it needs is released with the stack."""
+    root, env = None, rules.environment(os.environ)
+    if rules.image is not None:
+        from atoll.images import get_image  # noqa: PLC0415 - most programs have no image
+
+        held = stack.enter_context(
+            contextlib.closing(await asyncio.to_thread(get_image, rules.image))
+        )
+        root = ImageRoot(layers=tuple(map(str, held.image.layers)))
+        own = (variable.partition("=") for variable in held.image.config.env)
+        env = {**env, "PATH": IMAGE_PATH, **{name: value for name, _, value in own if name}}
+        env.update(HOME=GUEST_HOME, **rules.env)
+    return JailSpec(
+        jailed=True,
+        argv=(find_program(argv, rules), *argv[1:]),
+        env=env,
+        binds=stack.enter_context(binds_for(rules)),
+        workspace=None,
+        limits=_limits(rules),
+        root=root,
+        folder=str(rules.folder),
+        attended=True,
+        terminal=terminal.has_terminal(),
+    )
 
 
 async def _explain_host() -> None:
@@ -124,6 +139,8 @@ def find_program(argv: Sequence[str], rules: ProgramRules) -> str:
     if not argv:
         raise ConfigError("name a program: atoll exec CMD ...")
     name = argv[0]
+    if rules.image is not None:  # pid 1 looks for it, in the image
+        return name
     folders = rules.environment(os.environ).get("PATH", os.defpath).split(os.pathsep)
     places = [rules.folder / name] if "/" in name else [Path(at, name) for at in folders if at]
     # Not Path.is_file: that raises for a folder of another user.

@@ -57,6 +57,7 @@ def rules_from(args: Namespace) -> ProgramRules:
     return dataclasses.replace(
         rules,
         paths=(*rules.paths, *named),
+        image=args.image,
         allow_hosts=(*rules.allow_hosts, *args.allow_host),
         env={**rules.env, **variables(args)},
         memory=rules.memory if args.memory is ... else args.memory,

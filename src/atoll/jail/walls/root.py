@@ -129,7 +129,7 @@ def build(
     whole of proc, which a container runtime needs, and without terminals, which it brings.
     `terminal`: with /dev/tty, by which a program finds its own.
     """
-    tty = os.open("/dev/tty", os.O_PATH | os.O_CLOEXEC) if terminal else None
+    devices = (*DEVICES, "tty") if terminal else DEVICES
 
     def furnish(workspace: int | None, tmpfs: int | None) -> None:
         if plain:
@@ -137,9 +137,6 @@ def build(
         else:
             mount_proc(NEW_ROOT)
             mount_terminals(NEW_ROOT)
-        if tty is not None:
-            _write_file(NEW_ROOT + "/dev/tty")
-            _bind_devices([("tty", tty)])
         fill = None if image is None else functools.partial(_copy_app, owner)
         mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs, fill=fill)
         if workspace is not None:
@@ -150,9 +147,11 @@ def build(
     workspace = None if folder is None else users.owned_tree(folder, mapped_owner)
     furnish_with = functools.partial(furnish, workspace)
     if image is None:
-        _build_tree(binds, furnish_with, mapped_owner)
+        _build_tree(binds, furnish_with, mapped_owner, devices)
     else:
-        _build_image(image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner)
+        _build_image(
+            image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner, names=devices
+        )
 
 
 def build_zygote_host(
@@ -182,13 +181,14 @@ def _build_tree(
     binds: tuple[Bind, ...],
     furnish: Callable[[int | None], None],
     mapped_owner: int | None = None,
+    names: tuple[str, ...] = DEVICES,
 ) -> None:
     system, links = _open_system()
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
-    devices = _open_devices()
+    devices = _open_devices(names)
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
-    _make_skeleton(links)
+    _make_skeleton(links, names)
     _bind_all(system)
     _bind_devices(devices)
     furnish(None)
@@ -205,16 +205,17 @@ def _build_image(
     disk: int | None,
     *,
     mapped_owner: int | None,
+    names: tuple[str, ...] = DEVICES,
 ) -> None:
     """Make the root of an image's layers; what it holds besides is as in any jail."""
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
-    devices = _open_devices()
+    devices = _open_devices(names)
     layers = image_root.open_layers(image, mapped_owner)
     tmpfs = image_root.mount(
         layers,
         NEW_ROOT,
         _box_options(disk),
-        points=_mount_points(extra),
+        points=_mount_points(extra, names),
         links=_LINKS,
         files=FILES,
         owner=owner,
@@ -238,17 +239,17 @@ def _copy_app(owner: int, source: str, target: str) -> None:
         raise OSError(exc.errno, text) from exc
 
 
-def _mount_points(extra: list[tuple[Bind, int]]) -> dict[str, bool]:
+def _mount_points(extra: list[tuple[Bind, int]], devices: tuple[str, ...]) -> dict[str, bool]:
     """Return where an image's root gets mounts, and whether each is a folder."""
-    points = dict.fromkeys(FOLDERS, True) | {f"/dev/{name}": False for name in DEVICES}
+    points = dict.fromkeys(FOLDERS, True) | {f"/dev/{name}": False for name in devices}
     for bind, fd in extra:
         if not any(_inside(bind.target, private) for private in _PRIVATE):
             points[bind.target] = stat.S_ISDIR(os.fstat(fd).st_mode)
     return points
 
 
-def _open_devices() -> list[tuple[str, int]]:
-    return [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in DEVICES]
+def _open_devices(names: tuple[str, ...]) -> list[tuple[str, int]]:
+    return [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in names]
 
 
 def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
@@ -269,12 +270,12 @@ def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
     return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in binds]
 
 
-def _make_skeleton(links: dict[str, str]) -> None:
+def _make_skeleton(links: dict[str, str], devices: tuple[str, ...]) -> None:
     for folder in FOLDERS:
         os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
         _write_file(NEW_ROOT + path, text.encode())
-    for name in DEVICES:
+    for name in devices:
         _write_file(f"{NEW_ROOT}/dev/{name}")
     for path, target in (links | _LINKS).items():
         os.symlink(target, NEW_ROOT + path)
