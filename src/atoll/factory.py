@@ -8,13 +8,9 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
-from atoll.concurrency.portal import Portal
 from atoll.config import PRELOADS, SandboxConfig
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy, check_keys
-from atoll.sandbox.blocking import SyncSandbox
-from atoll.sandbox.context import warn_of_path
-from atoll.sandbox.tools import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
@@ -25,7 +21,11 @@ if TYPE_CHECKING:
     from atoll.network import NetworkPolicy
     from atoll.policy import Capability, Isolation
     from atoll.sandbox.base import BaseSandbox
+    from atoll.sandbox.blocking import SyncSandbox
 
+# What a sandbox is made of is imported when one is opened: a program that imports Atoll to use it
+# later starts in half the time.
+# ruff: noqa: PLC0415
 ConfigT = TypeVar("ConfigT", bound=SandboxConfig)
 SERVED = frozenset({"daemon", "remote", "ray"})
 """Backends whose sandboxes are in another process, which checks what it is asked for itself."""
@@ -81,6 +81,10 @@ def create_sandbox(
 
     `options` are fields of SandboxConfig; they override those of `config`.
     """
+    from atoll.concurrency.portal import Portal
+    from atoll.sandbox.blocking import SyncSandbox
+    from atoll.sandbox.context import warn_of_path
+
     settings: SandboxConfig = merge(config, options)
     warn_of_path(settings.context)
     return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
@@ -168,6 +172,8 @@ def merge(
         raise ConfigError("timeout_ms and timeout_seconds are the same limit: give one of them")
     given = dict(options)
     if "tools" in given:
+        from atoll.sandbox.tools import by_name
+
         given["tools"] = by_name(given["tools"])
     return dataclasses.replace(_as_kind(config, kind), **given)
 
