@@ -248,6 +248,27 @@ def test_a_layer_of_another_digest_is_refused(layout):
 
 
 @pytest.mark.usefixtures("cache")
+def test_the_padding_at_the_end_may_be_missing(layout):
+    """As in layers that `umoci insert` writes."""
+    whole = tar_of([file("a", b"1234")])
+    held = get_image(layout.image(whole[: 512 + 4]))
+    assert (held.image.layers[0] / "a").read_bytes() == b"1234"
+    held.close()
+
+
+@pytest.mark.usefixtures("cache")
+def test_gzip_in_several_members_is_read(layout):
+    def pack(tar):
+        half = len(tar) // 2
+        return gzip.compress(tar[:half]) + gzip.compress(tar[half:]) + bytes(100)
+
+    data = os.urandom(3 << 20) + bytes(3 << 20)
+    held = get_image(layout.image([file("a", data)], pack=pack))
+    assert (held.image.layers[0] / "a").read_bytes() == data
+    held.close()
+
+
+@pytest.mark.usefixtures("cache")
 def test_a_damaged_blob_is_refused(layout):
     reference = layout.image([file("a")])
     for path in (layout.path / "blobs" / "sha256").iterdir():

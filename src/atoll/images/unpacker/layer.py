@@ -78,7 +78,7 @@ class Layer:
     def fill(self, stream: Stream) -> None:
         """Write all entries of a tar."""
         with tarfile.open(fileobj=stream, mode="r:", tarinfo=Member) as tar:  # type: ignore[call-overload]
-            while (member := tar.next()) is not None:
+            while (member := _next(tar, stream)) is not None:
                 self.add(tar, stream, member)
                 tar.members.clear()  # or every header stays in memory
         while stream.read(CHUNK):  # to hash it all
@@ -343,6 +343,16 @@ class Layer:
             mode, time = self._modes[path]
             os.chmod(path or ".", mode)
             os.utime(path or ".", (time, time))
+
+
+def _next(tar: tarfile.TarFile, stream: Stream) -> tarfile.TarInfo | None:
+    """Return the next header; None at the end, also if the padding after a last file is missing."""
+    try:
+        return tar.next()
+    except tarfile.ReadError:
+        if stream.read(1):
+            raise
+        return None
 
 
 def _remove_folder(path: str) -> None:

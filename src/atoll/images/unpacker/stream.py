@@ -77,9 +77,10 @@ def _gunzip(file: IO[bytes]) -> Iterator[bytes]:
     while packed:
         decoder = zlib.decompressobj(31)
         while not decoder.eof:
-            if not packed:
+            data = decoder.decompress(packed, CHUNK)
+            if not packed and not data and not decoder.eof:
                 raise EOFError("it ends early")
-            if data := decoder.decompress(packed, CHUNK):
+            if data:
                 yield data
             packed = decoder.unconsumed_tail or (b"" if decoder.eof else file.read(CHUNK))
         packed = decoder.unused_data.lstrip(b"\0") or file.read(CHUNK).lstrip(b"\0")
