@@ -8,8 +8,8 @@ import socket
 import ssl
 from ipaddress import ip_address
 
-from atoll.egress import Gateway
 from atoll.egress.authority import Authority
+from atoll.egress.gateway import Gateway
 from atoll.network import NetworkPolicy
 
 NAME = "api.test"

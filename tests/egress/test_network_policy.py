@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from atoll import ConfigError
-from atoll.egress import Gateway
+from atoll.egress.gateway import Gateway
 from atoll.egress.rules import RefusedError, Rules
 from atoll.network import HostRule, NetworkPolicy, NetworkRequest
 

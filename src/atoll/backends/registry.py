@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -80,6 +81,8 @@ BACKENDS: dict[str, Backend] = {
 }
 
 AUTO_ORDER = ("daemon", "native", "pyodide", "wasm", "restricted")
+ANYWHERE = ("remote",)
+"""Backends that need no Linux on this machine."""
 AUTO_KERNEL = ("gvisor",)
 """For those who ask for this very level: a backend that is stronger has another Python."""
 
@@ -108,6 +111,9 @@ def load(name: str) -> BackendClass:
     """The class of a backend; UnknownBackendError, or what to install for it."""
     if name not in BACKENDS:
         raise UnknownBackendError(name, BACKENDS)
+    if not sys.platform.startswith("linux") and name not in ANYWHERE:
+        hint = "Run `atoll serve` on a Linux machine and use backend='remote' (--url)."
+        raise BackendUnavailableError(name, "it needs Linux", hint)
     module, _, attribute = BACKENDS[name].home.partition(":")
     try:
         found: Any = getattr(import_module(module), attribute)

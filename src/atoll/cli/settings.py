@@ -17,7 +17,6 @@ from atoll.cli.terminal.standard_streams import require_stdin
 from atoll.cli.terminal.streams import STREAM_LIMIT
 from atoll.config import SandboxConfig, backend_is_chosen, service_from_environment
 from atoll.errors import BackendUnavailableError, ConfigError
-from atoll.launch import interpreter
 from atoll.network import NetworkPolicy
 from atoll.policy import ExecutionPolicy, Isolation, Mount
 from atoll.sandbox.context import Context
@@ -72,6 +71,8 @@ def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
 
 def check_python(python: str) -> None:
     """Raise ConfigError, in words about the option, if --python cannot be used."""
+    from atoll.launch import interpreter  # noqa: PLC0415 - of Linux, and seldom needed
+
     try:
         interpreter.resolve(python)
     except BackendUnavailableError as exc:

@@ -6,7 +6,3 @@
 SECURITY: the guest is hostile, and so are the servers it talks to. The name is resolved here, the
 connection goes to an address that was checked, and no secret ever enters the guest.
 """
-
-from atoll.egress.gateway import Gateway, Share
-
-__all__ = ["Gateway", "Share"]

@@ -7,7 +7,7 @@ import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from atoll.egress import Gateway
+from atoll.egress.gateway import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.guest.shared import values
 from atoll.sandbox import signatures
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.config import LineCallback, SandboxConfig
-    from atoll.egress import Share
+    from atoll.egress.gateway import Share
     from atoll.errors import SandboxError
     from atoll.guest.shared.messages import ContextSource, InitializeParams, Json
     from atoll.jail.supervisor.client import Lease

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.concurrency.portal import Portal
-from atoll.egress import Gateway
+from atoll.egress.gateway import Gateway
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
 from atoll.jail.supervisor import client, packets
 from atoll.jail.supervisor.spec import GUEST_HOME, ImageRoot, JailSpec, Limits

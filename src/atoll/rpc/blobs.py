@@ -6,7 +6,6 @@ sealed; anything else could block the reader, or change while it is read.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 
@@ -14,7 +13,7 @@ from atoll.errors import ConfigError
 
 Buffer = bytes | bytearray | memoryview
 MAX_BLOB_BYTES = 1 << 30
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+SEALS = 0x2 | 0x4 | 0x8  # F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE
 
 
 def write(data: Buffer) -> int:
@@ -23,7 +22,7 @@ def write(data: Buffer) -> int:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+    seal(fd)
     return fd
 
 
@@ -41,8 +40,17 @@ def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
         os.close(fd)
 
 
+def seal(fd: int) -> None:
+    """Make content and size of a memory file unchangeable."""
+    import fcntl  # noqa: PLC0415 - Windows, which can use a remote sandbox, does not have it
+
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+
+
 def is_sealed(fd: int) -> bool:
     """Return whether it is a memory file whose content and size are sealed."""
+    import fcntl  # noqa: PLC0415 - as above
+
     try:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     except OSError:

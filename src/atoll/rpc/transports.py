@@ -10,11 +10,9 @@ bytes, sent before the line; a line of JSON has no NUL in it, so that is where t
 from __future__ import annotations
 
 import array
-import fcntl
 import socket
 import ssl
 import struct
-import termios
 from typing import TYPE_CHECKING, Protocol
 
 from atoll.errors import SandboxError
@@ -121,6 +119,9 @@ class DescriptorSocket:
         """
         if not fds:
             return self._socket.send(data)
+        import fcntl  # noqa: PLC0415 - Windows, which can use a remote sandbox, has neither
+        import termios  # noqa: PLC0415
+
         if fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)) != bytes(4):
             raise NotYetError
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]

@@ -7,7 +7,6 @@ any Python version can put its own header in front; see guest/core/context.py fo
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import json
 import os
 import re
@@ -295,7 +294,7 @@ def memory_file(view: memoryview) -> int:
     """Return a sealed memory file of these bytes, which end with the terminating NUL."""
     fd = _memory_file()
     _write_all(fd, view)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, blobs.SEALS | fcntl.F_SEAL_SEAL)
+    blobs.seal(fd)
     return fd
 
 
@@ -305,7 +304,7 @@ def _memory_file() -> int:
 
 def _seal(fd: int, size: int, width: int) -> int:
     os.ftruncate(fd, size + width)  # the terminating NUL
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, blobs.SEALS | fcntl.F_SEAL_SEAL)
+    blobs.seal(fd)
     return fd
 
 
