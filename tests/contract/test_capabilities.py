@@ -13,7 +13,9 @@ EVERYWHERE = {"bridge", "cancel", "limit-cpu", "limit-memory", "limit-output", "
 FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save", "workspace"} | {
     "packages"
 }  # fmt: skip
-PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subprocess", "threads"}
+PROCESSES = {"images", "interpreter", "limit-processes", "shared-context", "shell", "subprocess"} | {
+    "threads"
+}  # fmt: skip
 DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
