@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_memory_that_fails_does_not_end_the_session(tmp_path, memory):
 
 def test_a_memory_of_format_1_is_upgraded(tmp_path):
     path = tmp_path / "old.db"
-    with sqlite3.connect(path) as db:
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute(
             "CREATE TABLE items (id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, intent TEXT NOT "
             "NULL, embedder TEXT NOT NULL, vector BLOB NOT NULL, strategy TEXT NOT NULL, done TEXT "
