@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import socket
 import subprocess
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from bench.rows import Scale
 
 PROGRAMS = ("docker-registry", "skopeo", "umoci")
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 COUNTED = """
 import ctypes, os, resource, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: orphans are waited for here
@@ -47,7 +45,7 @@ def image_pull(_scale: Scale) -> Iterator[Arms]:
     """Pull an image of the standard library's files."""
     if missing := [program for program in PROGRAMS if shutil.which(program) is None]:
         raise UnavailableError(f"not installed: apt-get install {' '.join(missing)}")
-    with tempfile.TemporaryDirectory(prefix="atoll-bench-", dir=MEMORY) as name:
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name:
         folder = Path(name)
         with _registry(folder) as host:
             _publish(folder, host)
