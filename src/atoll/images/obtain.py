@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.cache import locks
@@ -11,6 +12,7 @@ from atoll.cache.json_files import write_json
 from atoll.config import images_limit
 from atoll.errors import ConfigError, ImageError
 from atoll.images import sources, store
+from atoll.images.layout import Layout
 from atoll.images.manifest import chain_ids, host_architecture, parse_config
 from atoll.images.reference import LocalReference, RegistryReference, parse
 from atoll.images.store import Part, Record
@@ -20,7 +22,6 @@ from atoll.text.amounts import size_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-    from pathlib import Path
 
     from atoll.images.image import HeldImage
     from atoll.images.layout import Source
@@ -33,11 +34,15 @@ PARALLEL = 4
 def find_image(reference: str, *, architecture: str | None = None) -> HeldImage | None:
     """Return a hold on the image of a reference if it is stored; no network is used.
 
-    A folder or an archive is read again each time, so this finds none of those.
+    The manifest of a folder is read again each time. An archive would have to be unpacked for
+    it, so this finds none of those.
     """
     asked = parse(reference)
     if isinstance(asked, LocalReference):
-        return None
+        if asked.kind != "oci":
+            return None
+        layout = Layout(Path(asked.path), reference, asked.tag)
+        return store.hold(layout.manifest(architecture or host_architecture()).digest, reference)
     digest = store.named(_name(asked, architecture)) or asked.digest
     return store.hold(digest, reference) if digest else None
 
