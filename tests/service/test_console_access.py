@@ -72,7 +72,7 @@ def pages(service, chromium):
 
         def open_page(tenant="reader", **look):
             key = service.add_key(tenant=tenant, scopes=SCOPES).split("_")[1]
-            secret = service.call(lambda: service.service.login_secret(key))
+            secret = service.call(lambda: service.service.signins.secret(key))
             page = chromium.page(**look)
             page.goto(f"{service.url}/console#login={secret}")
             page.wait("document.querySelector('.rail')")
