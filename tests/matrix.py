@@ -74,7 +74,7 @@ ONE_CASE_OF = 6
 FIRST = (
     "service", "test_service_operator.py", "pyodide", "escape/test_as_ordinary_user.py", "gvisor", "docs/test_examples.py",
     "daemon", "escape/test_controls.py", "packages/", "cli/", "escape/test_attacks.py",
-    "escape/test_leaks.py", "wasm/", "replserver/", "pool/", "contract/",
+    "wasm/", "replserver/", "pool/", "contract/",
 )  # fmt: skip
 """Groups of tests that take longest: at the end, others would wait for them."""
 SHARING = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -212,7 +213,7 @@ class Samples:
         To describe one asks the kernel what it uses: with hundreds of watchers, and anew for each,
         that would keep the event loop busy.
         """
-        at, described = self._described.get(who.tenant, (0.0, []))
+        at, described = self._described.get(who.tenant, (-math.inf, []))
         if time.monotonic() - at > EVERY_SECONDS / 2:
             described = [_described(session) for session in service.sessions.of(who)]
             self._described[who.tenant] = time.monotonic(), described

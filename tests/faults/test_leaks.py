@@ -115,6 +115,7 @@ async def test_nothing_is_left_of_failed_starts(before, errors_of_the_loop):
     for _ in range(FAILED_STARTS // 5):
         tried = await asyncio.gather(*(_fail_to_start() for _ in range(5)), return_exceptions=True)
         assert {type(error) for error in tried} == {atoll.SandboxStartError}
+        del tried  # the errors' frames hold the context
     assert (await _settled(before)).more_than(before) == {}
     assert (supervisor.pid, errors_of_the_loop) == (pid, [])
 
