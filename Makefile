@@ -41,7 +41,7 @@ endif
 export DENO_TLS_CA_STORE UV_SYSTEM_CERTS
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > errors,extras > policy > concurrency,text > network,types,log > config,search > files,rpc > \
+LAYERS := guest > errors,extras > policy > concurrency,text > network,types,log > config,search > files,ports,rpc > \
 	sandbox > jail,state > cache > egress > launch,shell > packages > images > programs > backends > factory > aio,agent,hosting > \
 	replserver,daemon > fleet > service > cli,integrations
 

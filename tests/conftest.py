@@ -307,7 +307,24 @@ def _require_settled(daemon: OwnDaemon, before: set[str], in_use: int, end: floa
 
 def _jails(children: set[str]) -> set[str]:
     """Those of a supervisor's children that are jails, not zygote hosts, Deno or gVisor."""
-    return children - _zygote_hosts(children) - _denos(children) - _containers(children)
+    others = _zygote_hosts(children) | _denos(children) | _containers(children)
+    return children - others - _network_helpers(children)
+
+
+def _network_helpers(pids: set[str]) -> set[str]:
+    """Those that serve the ports of a sandbox: in its network, and in no other namespace of it."""
+    return {pid for pid in pids if _spaces(pid, "net", "pid") == [False, True]}
+
+
+def _spaces(pid: str, *kinds: str) -> list[bool | None]:
+    """Whether a process is in the same namespaces as this one; None if it is gone."""
+    try:
+        return [
+            os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
+            for kind in kinds
+        ]
+    except OSError:
+        return [None]
 
 
 def _in_use(daemon: OwnDaemon) -> int:

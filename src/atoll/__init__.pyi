@@ -57,6 +57,7 @@ from atoll.errors import ModelReplyError as ModelReplyError
 from atoll.errors import ModelTimeoutError as ModelTimeoutError
 from atoll.errors import ModelUnavailableError as ModelUnavailableError
 from atoll.errors import PackageError as PackageError
+from atoll.errors import PortError as PortError
 from atoll.errors import SandboxClosedError as SandboxClosedError
 from atoll.errors import SandboxError as SandboxError
 from atoll.errors import SandboxLostError as SandboxLostError

@@ -29,6 +29,7 @@ AtollError
     ├── SandboxLostError        its process was killed from outside (mostly retryable)
     ├── BusyError               the queue is full (retryable)
     ├── UnsupportedError        the backend lacks this capability
+    ├── PortError               a port of the guest cannot be reached
     ├── StateError              a saved state that cannot be made, read or trusted
     │   └── StateTooLargeError  it is larger than a limit
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
@@ -188,6 +189,7 @@ _IN_WORDS = {
     "interpreter": "use another interpreter",
     "network": "reach hosts by a network policy",
     "packages": "have packages by name",
+    "ports": "reach servers in the guest",
     "save": "save a session",
     "shell": "run shell commands",
     "workspace": "give access to its files",
@@ -197,6 +199,7 @@ _BACKENDS_THAT_CAN = {
     "shell": "Use backend='native' or 'daemon'.",
     "packages": "Use backend='native' or 'daemon'.",
     "images": "Use backend='native', 'daemon' or 'gvisor'.",
+    "ports": "Use backend='native', 'daemon' or 'gvisor'.",
 }
 
 
@@ -212,6 +215,14 @@ class UnsupportedError(SandboxError):
         self.backend, self.capability = backend, capability
         hint = _BACKENDS_THAT_CAN.get(capability, "")
         super().__init__(f"backend {backend!r} cannot {in_words(capability)}{_with_hint(hint)}")
+
+
+class PortError(SandboxError):
+    """A TCP port of the guest cannot be reached: `port`, and `reason`."""
+
+    def __init__(self, port: int, reason: str) -> None:
+        self.port, self.reason = port, reason
+        super().__init__(f"port {port} of the sandbox cannot be reached: {reason}")
 
 
 class StateError(SandboxError):

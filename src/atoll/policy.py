@@ -127,6 +127,8 @@ class Capability(StrEnum):
     """`network=`: HTTP clients in the guest reach the hosts that are named, through a proxy."""
     FETCH = "fetch"
     """`network=`: guest code calls `fetch(url)` for the hosts that are named."""
+    PORTS = "ports"
+    """port, ports, connect: servers in the guest, reached from outside."""
     DISPLAY = "display"
     """Frames as HTML, figures as PNG."""
     LIMIT_TIME = "limit-time"

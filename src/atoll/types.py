@@ -325,6 +325,15 @@ def _shown(displays: tuple[Display, ...]) -> list[Display]:
     return others[:1] + images
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningPort:
+    """A TCP port that a process of the guest listens on."""
+
+    number: int
+    address: str
+    """The address that it listens on: 127.0.0.1, 0.0.0.0, ::1 or another of the guest's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExecuteResponse(name_hints.NameHints):
     """What a shell command printed, and how it ended."""

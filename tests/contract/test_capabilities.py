@@ -17,9 +17,9 @@ PROCESSES = {"images", "interpreter", "limit-processes", "shared-context", "shel
     "threads"
 }  # fmt: skip
 DECLARED = {
-    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
-    "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
-    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork"},
+    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
+    "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
+    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork", "ports"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
     "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},

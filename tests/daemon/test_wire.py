@@ -104,6 +104,7 @@ ERRORS = [
     errors.BackendUnavailableError("native", "reason", "hint"),
     errors.IsolationError("native", "reason", "hint"),
     errors.SandboxError("failed"),
+    errors.PortError(8000, "nothing listens there"),
     errors.SandboxStartError("mount", "no"),
     errors.SandboxClosedError(),
     errors.SandboxLostError("gone"),

@@ -15,11 +15,12 @@ from atoll.policy import Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
 from atoll.sandbox import signatures, turns, verbs
-from atoll.sandbox.base import MAX_CODE_LENGTH, BaseSandbox, check_code, check_options
+from atoll.sandbox.base import MAX_CODE_LENGTH, BaseSandbox, check_code, check_options, check_port
 from atoll.sandbox.idempotency import check_key
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Mapping
 
     from atoll.config import Handler, SandboxConfig
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.sandbox.bridge import HostBridge
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import CodeFault, ExecuteResponse, SandboxResult
+    from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult
 
 R = TypeVar("R")
 
@@ -160,6 +161,14 @@ class ClientSandbox(BaseSandbox):
     async def save(self) -> bytes:
         """Return variables and files as bytes."""
         return await self._ask(verbs.Save())
+
+    async def ports(self) -> tuple[ListeningPort, ...]:
+        """List the TCP ports that the guest listens on."""
+        return await self._send(verbs.ListPorts())
+
+    async def connect(self, port: int) -> socket.socket:
+        """Return a connection with a server on the guest's loopback; PortError without one."""
+        return await self._send(verbs.Connect(port=check_port(port)))
 
     async def _ask(self, request: verbs.Request[R]) -> R:
         """Send a request that waits for the running cell; a tool of that cell gets ConfigError."""

@@ -47,6 +47,7 @@ class RaySandbox(DaemonClientSandbox):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
+        Capability.PORTS,
     }
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Opener = Callable[["SandboxConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
 R = TypeVar("R")
+T = TypeVar("T")
 _LOG = logging.getLogger("atoll.daemon")
 
 
@@ -229,11 +230,15 @@ class Session:
 
     async def folders(self, *, changing: bool) -> dict[str, int]:
         """Return descriptors of the guest's folders, at once; the caller closes them."""
+        return await self.at_once(lambda box: _folders(box, changing=changing))
+
+    async def at_once(self, use: Callable[[BaseSandbox], Awaitable[T]]) -> T:
+        """Use the sandbox beside the call that runs; restore it if none runs and it was saved."""
         box = self.box
         if box is None or self.idle:
             async with self.in_turn() as box:
-                return await _folders(box, changing=changing)
-        return await _folders(box, changing=changing)
+                return await use(box)
+        return await use(box)
 
     async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
         """Open the sandbox, or take one over that is open."""
@@ -273,6 +278,8 @@ class Session:
         result: Any = None
         asked: verbs.Request[Any] = request
         match asked:
+            case verbs.PortRequest():
+                result = await self.at_once(asked.apply)
             case verbs.SandboxRequest():
                 async with self.in_turn() as box:
                     result = await asked.apply(box)

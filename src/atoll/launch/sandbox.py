@@ -24,6 +24,7 @@ from atoll.errors import (
 )
 from atoll.files.direct import FolderFiles
 from atoll.launch import folders
+from atoll.launch.guest_ports import GuestPorts
 from atoll.launch.starts import Starts
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import command as commands
@@ -32,7 +33,6 @@ from atoll.sandbox import guard, signatures, verbs
 from atoll.sandbox.base import (
     MAX_CODE_LENGTH,
     NOT_STARTED,
-    BaseSandbox,
     check_code,
     check_options,
 )
@@ -66,7 +66,7 @@ class CpuReading(NamedTuple):
     seconds: float
 
 
-class GuestSandbox(BaseSandbox):
+class GuestSandbox(GuestPorts):
     """One guest at a time. A backend brings the launcher, and says what it can do."""
 
     runtime_memory: ClassVar[int] = 32 << 20
@@ -358,6 +358,7 @@ class GuestSandbox(BaseSandbox):
     async def destroy(self) -> None:
         """End the guest and everything it started."""
         self._open, self._destroyed = False, True
+        await self._close_forwards()
         await self.cancel()
         try:
             await self._turn.acquire()

@@ -18,19 +18,22 @@ from atoll.text.name_hints import SandboxHints
 from atoll.types import CodeFault, Outcome, SandboxResult
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from atoll.config import Handler
     from atoll.files.base import Files
+    from atoll.ports.forward import Forwards
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import ExecuteResponse, Variables
+    from atoll.types import ExecuteResponse, ListeningPort, Variables
 
     Tools = Mapping[str, Handler] | Iterable[Any]
     ToolChange = Callable[[Mapping[str, Handler]], Mapping[str, Handler]]
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
+MAX_PORT = 65_535
 QUICKLY_CHECKED = 20_000
 """Characters of code up to which a guard runs in the event loop; a thread would take longer."""
 CLOSED = (
@@ -71,6 +74,13 @@ def check_code(code: str) -> None:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
 
 
+def check_port(port: int) -> int:
+    """Return a number of a TCP port; ConfigError for any other value."""
+    if type(port) is not int or not 0 < port <= MAX_PORT:
+        raise ConfigError(f"port must be a whole number from 1 to {MAX_PORT}, not {port!r:.50}")
+    return port
+
+
 class BaseSandbox(SandboxHints, ABC):
     """Runs guest code. An error in the code is a result; an error of the sandbox raises.
 
@@ -93,6 +103,7 @@ class BaseSandbox(SandboxHints, ABC):
         self.workspace = workspace
         self.logger = logger or SandboxLogger()
         self._destroyed = False
+        self._forwards: Forwards | None = None
 
     @abstractmethod
     async def execute(
@@ -239,6 +250,39 @@ class BaseSandbox(SandboxHints, ABC):
         """Return the marks of the checkpoints that are kept, oldest first."""
         raise self._unsupported(Capability.FORK)
 
+    async def ports(self) -> tuple[ListeningPort, ...]:
+        """List the TCP ports that the guest listens on, lowest first; also while a cell runs.
+
+        UnsupportedError in a backend without PORTS, as for port and connect.
+        """
+        raise self._unsupported(Capability.PORTS)
+
+    async def connect(self, port: int) -> socket.socket:  # noqa: ARG002
+        """Return a blocking socket that is connected with a server on the guest's loopback.
+
+        The caller closes it. PortError if nothing listens there.
+        """
+        raise self._unsupported(Capability.PORTS)
+
+    async def port(self, port: int) -> str:
+        """Return the URL of a listener on this machine's loopback that leads to a guest's port.
+
+        It is open until the sandbox is closed. Each of its connections is one in the guest.
+        """
+        if Capability.PORTS not in self.capabilities:
+            raise self._unsupported(Capability.PORTS)
+        self._require_open()
+        if self._forwards is None:
+            from atoll.ports.forward import Forwards  # noqa: PLC0415 - most sandboxes have none
+
+            self._forwards = Forwards()
+        return self._forwards.url(check_port(port), self.connect)
+
+    async def _close_forwards(self) -> None:
+        """Close the listeners of `port`."""
+        if self._forwards is not None:
+            await self._forwards.close()
+
     async def save(self) -> bytes:
         """Return variables and files as bytes for create_sandbox(state=...), on any machine.
 
@@ -249,6 +293,7 @@ class BaseSandbox(SandboxHints, ABC):
     async def destroy(self) -> None:
         """End the guest and free everything it used. Calling it again does nothing."""
         self._destroyed = True
+        await self._close_forwards()
 
     def _require_open(self) -> None:
         """Raise SandboxClosedError, with what to do, once the sandbox was destroyed."""

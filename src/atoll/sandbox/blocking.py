@@ -89,6 +89,9 @@ class SyncSandbox(SandboxHints):
     rollback = blocking(BaseSandbox.rollback)
     branches = blocking(BaseSandbox.branches)
     save = blocking(BaseSandbox.save)
+    ports = blocking(BaseSandbox.ports)
+    port = blocking(BaseSandbox.port)
+    connect = blocking(BaseSandbox.connect)
 
     @property
     def tools(self) -> Mapping[str, Handler]:

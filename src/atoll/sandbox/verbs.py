@@ -9,6 +9,7 @@ the classes here. A new verb is a class here, a method of BaseSandbox, and its w
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -32,7 +33,7 @@ from atoll.rpc.connection import Reply
 from atoll.sandbox import command as commands
 from atoll.sandbox.wire import answers
 from atoll.sandbox.wire.answers import GuestAnswer, Opened
-from atoll.types import CodeFault, ExecuteResponse, SandboxResult
+from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,6 +314,32 @@ class FileOperation(Request[Reply]):
     def may_repeat(cls, params: Params) -> bool:
         """Return whether the operation only reads."""
         return not cls.may_change(params)
+
+
+class PortRequest(SandboxRequest[R]):
+    """A request about the guest's servers, carried out at once, also while code runs."""
+
+    __slots__ = ()
+
+
+@verb("ports", answers.PORTS, repeatable=True)
+class ListPorts(PortRequest[tuple[ListeningPort, ...]]):
+    """List the TCP ports that the guest listens on, at once."""
+
+    async def apply(self, box: BaseSandbox) -> tuple[ListeningPort, ...]:
+        """Ask the sandbox."""
+        return await box.ports()
+
+
+@verb("connect", answers.CONNECTION, repeatable=True)
+class Connect(PortRequest[socket.socket]):
+    """Connect to a server on the guest's loopback, at once; return the connected socket."""
+
+    port: int
+
+    async def apply(self, box: BaseSandbox) -> socket.socket:
+        """Connect."""
+        return await box.connect(self.port)
 
 
 @verb("pause", repeatable=True)

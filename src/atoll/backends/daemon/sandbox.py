@@ -155,6 +155,7 @@ class DaemonClientSandbox(ClientSandbox):
     async def destroy(self) -> None:
         """End the session and everything that it started."""
         self._destroyed = True
+        await self._close_forwards()
         connection, session = self._connection, self._session
         if connection is None or not session:
             return
@@ -169,6 +170,7 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def detach(self) -> None:
         """Close the connection to a kept session; its token attaches to it again."""
+        await self._close_forwards()
         self._leave()
 
     async def _begin(

@@ -12,6 +12,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, Any
 
+from atoll.backends.gvisor.ports import ContainerNetwork
 from atoll.errors import SandboxError, SandboxStartError
 from atoll.jail.measure import meter
 from atoll.jail.measure.meter import ContainerMemory
@@ -57,6 +58,17 @@ class Sockets:
         self._drop_untaken()
         for fd in fds:
             socket.send_fds(self.passed, [_BYTE], [fd])
+
+    def start_ports(self) -> socket.socket:
+        """Have the first process start a relay of the guest's ports; return the socket to it."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self.control, [b"p"], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return ours
 
     def interrupt(self) -> None:
         """Tell the first process to interrupt the guest."""
@@ -107,6 +119,12 @@ class GvisorLease(Lease):
         if self._sockets.network is None:
             raise SandboxStartError("network", "the guest was started without one")
         return RelayListener(fileno=os.dup(self._sockets.network[0].fileno()))
+
+    def _enter_network(self) -> ContainerNetwork:
+        try:
+            return ContainerNetwork(self._sockets.start_ports())
+        except OSError as exc:
+            raise SandboxError(f"the guest's network cannot be reached: {exc}") from None
 
     def _usage_from(self, source: Json) -> JailUsage:
         return JailUsage(source) if source.get("files") else TreeUsage(source)

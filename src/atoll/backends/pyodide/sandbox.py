@@ -40,6 +40,7 @@ GRACE_SECONDS = 1.0
 """Extra seconds: an interrupt passes two threads, and Python checks for it now and then."""
 _MISSING = {
     Capability.NETWORK,
+    Capability.PORTS,
     Capability.HOST_FOLDER,
     Capability.SHARED_CONTEXT,
     Capability.SHELL,

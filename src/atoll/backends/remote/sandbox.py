@@ -58,6 +58,7 @@ class RemoteSandbox(ClientSandbox):
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
         Capability.NETWORK,
+        Capability.PORTS,
         Capability.FETCH,
     }
 
@@ -209,6 +210,7 @@ class RemoteSandbox(ClientSandbox):
     async def destroy(self) -> None:
         """End the session and everything that it started."""
         self._destroyed = True
+        await self._close_forwards()
         connection, session = self._connection, self.session
         upload, self._upload, self._connection = self._upload, None, None
         if not self._attach:

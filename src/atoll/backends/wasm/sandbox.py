@@ -43,6 +43,7 @@ MISSING = frozenset(
         Capability.IMAGES,
         Capability.INTERPRETER,
         Capability.NETWORK,
+        Capability.PORTS,
         Capability.SHARED_CONTEXT,
         Capability.SHELL,
         Capability.SUBPROCESS,

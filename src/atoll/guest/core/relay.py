@@ -1,13 +1,17 @@
-"""Carries a guest's connections to the host's proxy, where the guest's kernel has no network.
+"""Carries connections between the host and a guest whose kernel has a network of its own.
 
     guest ──TCP, loopback──▶ relay: "c" ──socket──▶ host: one end of a socket pair for the proxy,
                                ◀──── the other ────┘
 
-SECURITY: it runs beside the guest and with its rights, and decides nothing: the proxy does.
+    host: one end of a socket pair, and a port ──▶ relay ──TCP, loopback──▶ server in the guest
+
+SECURITY: it runs beside the guest and with its rights, and decides nothing: the host does. What it
+says of the guest's ports is the guest's word.
 """
 
 from __future__ import annotations
 
+import array
 import os
 import select
 import socket
@@ -22,6 +26,10 @@ ADDRESS = ("127.0.0.1", 3128)
 BACKLOG = 64
 MOST_WAITING = 64
 CHUNK = 1 << 16
+PORT_BYTES = 2
+CONNECTED, REFUSED = b"+", b"-"
+CONNECT_SECONDS = 5.0
+MOST_LISTED = 1 << 18
 
 
 class OneWay:
@@ -32,12 +40,12 @@ class OneWay:
         self.chunk = b""
         self.ended = False
 
-    def step(self, readable: list[socket.socket], writable: list[socket.socket]) -> None:
+    def step(self, readable: set[int], writable: set[int]) -> None:
         """Read or write what is possible without waiting."""
         try:
-            if self.target in writable and self.chunk:
+            if self.target.fileno() in writable and self.chunk:
                 self.chunk = self.chunk[self.target.send(self.chunk) :]
-            elif self.source in readable and not self.chunk and not self.ended:
+            elif self.source.fileno() in readable and not self.chunk and not self.ended:
                 self.chunk = self.source.recv(CHUNK)
                 if not self.chunk:
                     self.ended = True
@@ -62,28 +70,102 @@ def serve(listener: socket.socket, host_fd: int) -> NoReturn:
     waiting: list[socket.socket] = []
     ways: list[OneWay] = []
     while True:
-        reads = [host] + ([listener] if len(waiting) < MOST_WAITING else [])
-        reads += [way.source for way in ways if not way.chunk and not way.ended]
-        readable, writable, _ = select.select(reads, [way.target for way in ways if way.chunk], [])
-        for way in ways:
-            way.step(readable, writable)
-        ways = _without_ended(ways)
-        if listener in readable:
+        others = [host] + ([listener] if len(waiting) < MOST_WAITING else [])
+        ways, readable = _carry(ways, others)
+        if listener.fileno() in readable:
             waiting.append(listener.accept()[0])
             host.send(b"c")
-        if host in readable:
-            ways += _connect(waiting.pop(0), host_fd)
+        if host_fd in readable:
+            ways += _take(waiting.pop(0), host_fd)
 
 
-def _connect(guest: socket.socket, host_fd: int) -> list[OneWay]:
+def serve_ports(host_fd: int) -> NoReturn:
+    """Connect what the host sends with servers of the guest, until the host has gone."""
+    host = socket.socket(fileno=host_fd)
+    ways: list[OneWay] = []
+    while True:
+        ways, readable = _carry(ways, [host])
+        if host_fd in readable:
+            ways += _answer(host)
+
+
+def _answer(host: socket.socket) -> list[OneWay]:
+    """Return both ways of a connection that the host asks for; none if it asks for the ports."""
+    fds = array.array("i")
+    asked, extra, _, _ = host.recvmsg(PORT_BYTES, socket.CMSG_SPACE(fds.itemsize))
+    for _, _, data in extra:
+        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if len(asked) < PORT_BYTES or not fds:
+        os._exit(0)
+    end, port = socket.socket(fileno=fds[0]), int.from_bytes(asked, "big")
+    try:
+        if not port:
+            with end:
+                end.sendall(_listening())
+            return []
+        server = _connected(port)
+        end.sendall(CONNECTED if server else REFUSED)
+        if server:
+            return _both_ways(end, server)
+    except OSError:
+        pass
+    end.close()
+    return []
+
+
+def _connected(port: int) -> socket.socket | None:
+    """Return a connection with a server on the loopback; None if nothing listens there."""
+    for host in ("127.0.0.1", "::1"):
+        try:
+            return socket.create_connection((host, port), CONNECT_SECONDS)
+        except OSError:
+            pass
+    return None
+
+
+def _listening() -> bytes:
+    """Return the kernel's tables of sockets, as far as they list those that listen."""
+    found = b""
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(path, "rb") as table:
+                found += b"".join(row for row in table if row.split()[3:4] == [b"0A"])
+        except OSError:
+            pass
+    return found[:MOST_LISTED]
+
+
+def _carry(ways: list[OneWay], others: list[socket.socket]) -> tuple[list[OneWay], set[int]]:
+    """Wait until something can be done, and do it; return the ways left, and what is readable."""
+    poll, events = select.poll(), {}
+    for one in [*others, *(way.source for way in ways if not way.chunk and not way.ended)]:
+        events[one.fileno()] = select.POLLIN
+    for way in ways:
+        if way.chunk:
+            events[way.target.fileno()] = events.get(way.target.fileno(), 0) | select.POLLOUT
+    for fd, wanted in events.items():
+        poll.register(fd, wanted)
+    found = poll.poll()
+    readable = {fd for fd, event in found if event & ~select.POLLOUT}
+    writable = {fd for fd, event in found if event & ~select.POLLIN}
+    for way in ways:
+        way.step(readable, writable)
+    return _without_ended(ways), readable
+
+
+def _take(guest: socket.socket, host_fd: int) -> list[OneWay]:
     """Return both ways of a connection, whose other end the host has sent."""
     try:
         proxy = socket.socket(fileno=rights.receive_all(host_fd)[0])
     except (OSError, IndexError):
         os._exit(0)
-    for end in (guest, proxy):
+    return _both_ways(guest, proxy)
+
+
+def _both_ways(one: socket.socket, other: socket.socket) -> list[OneWay]:
+    for end in (one, other):
         end.setblocking(False)
-    return [OneWay(guest, proxy), OneWay(proxy, guest)]
+    return [OneWay(one, other), OneWay(other, one)]
 
 
 def _without_ended(ways: list[OneWay]) -> list[OneWay]:

@@ -89,12 +89,17 @@ def c_library() -> Any:
 
 def receive_all(fd: int) -> list[int]:
     """Return the descriptors that come with the next byte on a socket."""
+    return receive_with(fd)[1]
+
+
+def receive_with(fd: int) -> tuple[bytes, list[int]]:
+    """Return the next byte on a socket, and the descriptors that come with it."""
     import array
     import socket
 
     fds = array.array("i")
     with socket.socket(fileno=os.dup(fd)) as end:
-        _, extra, _, _ = end.recvmsg(1, socket.CMSG_SPACE(MOST_AT_ONCE * fds.itemsize))
+        byte, extra, _, _ = end.recvmsg(1, socket.CMSG_SPACE(MOST_AT_ONCE * fds.itemsize))
     for _, _, data in extra:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
-    return fds.tolist()
+    return byte, fds.tolist()

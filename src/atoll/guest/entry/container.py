@@ -1,10 +1,11 @@
 """The first process of a container with a kernel of its own, such as gVisor's.
 
-    host ──socket 0──▶ pid 1: descriptors at the start; then "i" for each interrupt
+    host ──socket 0──▶ pid 1: descriptors at the start; then "i" for each interrupt, "p" for ports
      ▲                  │ fork
      └── wait status ───┤
                         ├──▶ the guest: a user without rights, descriptors as in a jail
-                        └──▶ the relay, if it has a network
+                        ├──▶ the relay, if it has a network
+                        └──▶ the relay of its ports, with the socket that came with "p"
 
 SECURITY: the walls are outside. What this process reports is the guest's word.
 """
@@ -142,10 +143,28 @@ def _watch(guest: int, wake: int) -> NoReturn:
             if status is not None:
                 _tell(status)
         if CONTROL in readable:
-            said = os.read(CONTROL, 64)
+            said, fds = rights.receive_with(CONTROL)
             if not said:
                 os._exit(1)  # the host has gone
-            os.kill(guest, signal.SIGINT)
+            if said == b"p":
+                _serve_ports(fds, wake)
+            else:
+                os.kill(guest, signal.SIGINT)
+
+
+def _serve_ports(fds: list[int], wake: int) -> None:
+    """Start the relay of the guest's ports on the socket that the host has sent."""
+    if fds and os.fork() == 0:
+        from ..core import relay
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in (CONTROL, wake):
+            os.close(fd)
+        _become_user()
+        relay.serve_ports(fds[0])
+    for fd in fds:
+        os.close(fd)
 
 
 def _tell(status: int) -> NoReturn:

@@ -17,9 +17,11 @@ from atoll.concurrency import boot, forks
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
 from atoll.jail.measure.usage import JailUsage
 from atoll.jail.supervisor import packets, spec
+from atoll.jail.supervisor.guest_network import JailNetwork
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
+    from atoll.jail.supervisor.guest_network import GuestNetwork
     from atoll.jail.supervisor.spec import Spec
 
 _BOOT = boot.code("atoll.jail.supervisor.main")
@@ -55,6 +57,7 @@ class Lease:
         """Since when the supervisor owes an answer, by the loop's clock."""
         self._usage: list[asyncio.Future[float]] = []
         self._folders: list[asyncio.Future[list[int]]] = []
+        self._network: GuestNetwork | None = None
         self.usage = JailUsage({})
         """CPU time and memory of the jail; empty until it has started."""
         self.starts = 0
@@ -126,6 +129,24 @@ class Lease:
             return fds[0]
         reason = "the jail has no loopback, or has ended"
         raise SandboxStartError("network", reason)
+
+    def network(self) -> GuestNetwork:
+        """Return the way to servers in the jail; SandboxLostError if the jail has ended."""
+        if self.ended.done():
+            raise SandboxLostError("the guest has ended, and its servers with it")
+        if self._network is None or self._network.closed:
+            self._network = self._enter_network()
+        return self._network
+
+    def _enter_network(self) -> GuestNetwork:
+        def start(fd: int) -> None:
+            supervisor.wake(self._supervisor)
+            try:
+                packets.send(self._socket, "enter", [fd])
+            except OSError as exc:
+                raise SandboxError(f"the guest's network cannot be reached: {exc}") from None
+
+        return JailNetwork(start)
 
     async def _descriptors(self, command: str) -> list[int]:
         """Ask for descriptors: answers come in the order of the questions."""
@@ -277,6 +298,8 @@ class Lease:
         for folders in self._folders:
             _settle(folders, [])
         self._folders.clear()
+        if self._network is not None:
+            self._network.close()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()

@@ -22,7 +22,7 @@ from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.shared_jail import SCANS, Reply, namespace_of
 from atoll.jail.supervisor.spec import SHOWN_FOLDERS
-from atoll.jail.walls import loopback, syscalls
+from atoll.jail.walls import guest_sockets, loopback, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +65,8 @@ class JailRecord(ABC):
         self._kill_deadline, self._measure_at, self._unmeasured = math.inf, 0.0, 0
         self._final: dict[str, Any] = {}
         self._passed_fds: deque[int] = deque()
+        self._network_helper: tuple[int, int] | None = None
+        """Pid and pidfd of the helper in the jail's network, while it runs."""
         lease.setblocking(False)
         self.due = self._measured()
         """Whether the supervisor checks it each round: it is ending, or its memory is measured."""
@@ -112,6 +114,7 @@ class JailRecord(ABC):
         if self._gone or self._reaped:
             return  # the pids may have been reused
         self._gone = self.due = True
+        self._end_network_helper()
         if self.shared_jail is None:
             self._signal_all()
         else:
@@ -188,6 +191,7 @@ class JailRecord(ABC):
     def close(self) -> None:
         """Report how it ended, and release all resources."""
         self._release()
+        self._end_network_helper()
         self._keep_passed_fds([])
         self._report_end()
 
@@ -259,6 +263,8 @@ class JailRecord(ABC):
             self.tell("usage", cpu_seconds=self._cpu_seconds())
         elif command in ("folders", "network"):
             self._show(self._open_folders() if command == "folders" else self._listen())
+        elif command == "enter" and fds:
+            self._help_in_network(socket.socket(fileno=fds[0]))
         elif command in ("retire", "wake"):
             getattr(self, command)()
         else:
@@ -298,6 +304,35 @@ class JailRecord(ABC):
         except OSError:
             traceback.print_exc()
             return []
+
+    def _help_in_network(self, host: socket.socket) -> None:
+        """Start a helper that serves the host in the jail's network, in place of an earlier one."""
+        self._end_network_helper()
+        with host:
+            if self._gone or self._reaped:
+                return  # the host finds the socket closed
+            try:
+                network = self._open_network()
+                try:
+                    pid = guest_sockets.start(network, host)
+                finally:
+                    os.close(network)
+                self._network_helper = pid, pidfd_of(pid)
+            except OSError as exc:
+                with contextlib.suppress(OSError):
+                    packets.send(host, "failed", reason=str(exc))
+                return
+        self._watch(self._network_helper[1], self._end_network_helper)
+
+    def _end_network_helper(self) -> None:
+        """Kill and reap the helper, which may have ended by itself."""
+        if self._network_helper is None:
+            return
+        (pid, pidfd), self._network_helper = self._network_helper, None
+        self._unwatch(pidfd)
+        send_signal(pidfd, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(pidfd)
 
     def _open_network(self) -> int:
         """Open the network namespace of the guest's process, which is that of its jail."""
@@ -388,6 +423,16 @@ class JailRecord(ABC):
 
 def _readable(sock: socket.socket) -> bool:
     return sock.fileno() >= 0 and bool(select.select([sock], [], [], 0)[0])
+
+
+def pidfd_of(child: int) -> int:
+    """Return a pidfd of a child; without one nothing would reap it, so it is ended."""
+    try:
+        return os.pidfd_open(child)
+    except OSError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
 
 
 def refuse(lease: socket.socket, reason: str) -> None:

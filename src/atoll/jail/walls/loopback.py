@@ -49,7 +49,7 @@ def listen_in(network: int) -> int:
 def _help(network: int, answer: socket.socket) -> NoReturn:
     """In the helper. SECURITY: nothing may unwind into the loop of the supervisor, its parent."""
     try:
-        _enter(network)
+        enter(network)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(PROXY_ADDRESS)
             listener.listen(BACKLOG)
@@ -61,8 +61,8 @@ def _help(network: int, answer: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def _enter(network: int) -> None:
-    """Rights over a network are rights in the user namespace that owns it: enter that first."""
+def enter(network: int) -> None:
+    """Enter a network namespace, and first the user namespace that owns it: rights are there."""
     owner = fcntl.ioctl(network, _NS_GET_USERNS)
     if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):
         syscalls.join(owner)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail.measure import cgroup
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.jail_record import JailRecord, send_signal
+from atoll.jail.supervisor.jail_record import JailRecord, pidfd_of, send_signal
 from atoll.jail.supervisor.shared_jail import has_capabilities, namespace_of, parent_of
 from atoll.jail.supervisor.spec import NO_LIMITS
 from atoll.jail.walls import seccomp, steps, syscalls
@@ -158,12 +158,7 @@ class CloneRecord(JailRecord):
         self._helper = os.fork()
         if self._helper == 0:
             self._run_helper()
-        try:
-            self._helper_fd = os.pidfd_open(self._helper)
-        except OSError:  # without a pidfd nothing would reap it
-            os.kill(self._helper, signal.SIGKILL)
-            os.waitpid(self._helper, 0)
-            raise
+        self._helper_fd = pidfd_of(self._helper)
         self._watch(self._helper_fd, self._on_helper)
 
     def _run_helper(self) -> NoReturn:

@@ -5,6 +5,7 @@ What is long, or bytes, goes beside the message, in a memory file.
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -14,11 +15,12 @@ from atoll.rpc import blobs
 from atoll.rpc.connection import Reply
 from atoll.rpc.passed_fds import PassedFds
 from atoll.sandbox.wire import results
-from atoll.types import CodeFault, ExecuteResponse, SandboxResult, validity
+from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult, validity
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MAX_ADDRESS = 64
 R = TypeVar("R")
 T = TypeVar("T")
 GuestAnswer = dict[str, Any]
@@ -91,6 +93,16 @@ def _unpack_folders(reply: Reply) -> dict[str, int]:
         reply.passed_fds.close()
 
 
+def _read_ports(pairs: list[Any]) -> tuple[ListeningPort, ...]:
+    try:
+        return tuple(
+            ListeningPort(number=int(number), address=str(address)[:MAX_ADDRESS])
+            for number, address in pairs
+        )
+    except (TypeError, ValueError):
+        raise SandboxError("invalid answer: ports must be pairs of port and address") from None
+
+
 def _pack_opened(opened: Opened) -> Reply:
     plain = {"isolation": opened.isolation, "context_shared": opened.context_shared}
     return Reply(plain if opened.token is None else {**plain, "token": opened.token})
@@ -139,6 +151,16 @@ OPENED = Answer(
     "`{isolation, context_shared}`, and the `token` of a session that is kept",
     _pack_opened,
     _unpack_opened,
+)
+PORTS = Answer[tuple[ListeningPort, ...]](
+    "`{ports}`: pairs of port and address",
+    lambda ports: Reply({"ports": [[port.number, port.address] for port in ports]}),
+    lambda reply: _read_ports(field(reply.value, "ports", list)),
+)
+CONNECTION = Answer[socket.socket](
+    "`{}`, and the descriptor of a connected socket",
+    lambda connection: Reply({}, PassedFds([connection.detach()])),
+    lambda reply: socket.socket(fileno=reply.passed_fds.take()),
 )
 AS_IT_IS = Answer[Reply]("as the operation says", lambda reply: reply, lambda reply: reply)
 
