@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 import atoll
-from atoll.concurrency.shares import acting_for
-from atoll.hosting.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
+from atoll.concurrency.shares import CancelledInQueueError, ConcurrencyLimit, Waiter, acting_for
 
 
 async def test_the_queue_is_served_in_order():

@@ -27,13 +27,16 @@ async def pair(monkeypatch: pytest.MonkeyPatch) -> tuple[Peer, Peer, list[int], 
     ours, theirs = socket.socketpair()
     asker = Peer(ours, serve, print, lambda _: None)
     answerer = Peer(theirs, serve, lambda _, params: heard.append(params["n"]), lambda _: None)
-    write = asker._outbox._write
 
-    def counted(data: Any, fds: list[int]) -> int:
-        written.append(len(data))
-        return write(data, fds)
+    def counted(write: Any) -> Any:
+        def send(data: Any, *fds: list[int]) -> int:
+            written.append(len(data))
+            return write(data, *fds)
 
-    monkeypatch.setattr(asker._outbox, "_write", counted)
+        return send
+
+    for name in ("_send", "_send_fds"):
+        monkeypatch.setattr(asker._outbox, name, counted(getattr(asker._outbox, name)))
     return asker, answerer, written, heard
 
 

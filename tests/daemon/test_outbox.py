@@ -12,7 +12,7 @@ import pytest
 import atoll
 from atoll.rpc import blobs
 from atoll.rpc.connection import HIGH_WATER, MAX_UNREAD, Peer
-from atoll.rpc.outbox import MAX_WAITING
+from atoll.rpc.peer import MAX_WAITING
 
 
 @pytest.fixture

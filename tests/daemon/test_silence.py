@@ -14,7 +14,7 @@ from daemon_kit import open_notebook
 import atoll
 from atoll.backends.daemon import connection as connections
 from atoll.guest.shared import rpc
-from atoll.rpc import keepalive
+from atoll.rpc import connection as rpc_connection
 from atoll.rpc.connection import Peer, Reply
 
 SILENT = 0.3
@@ -103,7 +103,7 @@ async def test_a_sandbox_is_not_opened_for_ever(half_dead):
 async def test_a_daemon_that_says_much_and_answers_nothing_is_given_up(
     tmp_path, monkeypatch, noise
 ):
-    monkeypatch.setattr(keepalive, "NOISY_CHECKS", 2)
+    monkeypatch.setattr(rpc_connection, "NOISY_CHECKS", 2)
     ours, theirs = socket.socketpair()
     link, loop = connections.DaemonConnection(ours, tmp_path), asyncio.get_running_loop()
 

@@ -40,13 +40,13 @@ async def test_output_of_a_stream_that_is_no_number_breaks_the_protocol(stream, 
 
 async def test_a_request_that_cannot_be_written_fails_at_once(monkeypatch):
     answers, requests = os.pipe(), os.pipe()
-    channel = HostChannel(answers[0], requests[1])
 
     def full(_fd: int, _data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
+        channel = HostChannel(answers[0], requests[1])
         waiting = channel.request("execute", {})
     assert waiting.exception().fault == "the host cannot write to it: No space left on device"
     channel.close()

@@ -84,9 +84,9 @@ class ClientSandbox(BaseSandbox):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         if options:
             check_options(self.backend, options)
-        if timeout_ms is not None:
+        if timeout_ms is not None or key is not None:
             check_positive("timeout_ms", timeout_ms)
-        check_key(key)
+            check_key(key)
         if type(code) is not str or len(code) > MAX_CODE_LENGTH:
             check_code(code)
         if self._config.guard is not None:

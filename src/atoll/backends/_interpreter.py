@@ -42,7 +42,8 @@ class InterpreterLauncher(Launcher):
         if config.image is not None:
             found = await asyncio.to_thread(self.image.find, self.backend, config)
             assert found is not None
-            self.python = found
+            assert found.image is not None
+            self.python, self.image_digest = found, found.image.digest
         elif config.python is None:  # no thread: a hop there and back is felt in a warm start
             self.python = interpreter.resolve(None)
         else:
@@ -51,11 +52,6 @@ class InterpreterLauncher(Launcher):
         make_target = functools.partial(wheels_of, self.python)
         if (environment := await self.packages.find(config, make_target)) is not None:
             self.python = replace(self.python, packages=environment.site)
-
-    @property
-    def image_digest(self) -> str | None:
-        """The digest of the image that the interpreter is in."""
-        return None if self.python.image is None else self.python.image.digest
 
     @property
     def version(self) -> tuple[int, ...]:

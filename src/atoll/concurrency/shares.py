@@ -6,13 +6,15 @@ service, the process of a client in the daemon, empty for the process's own work
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from atoll.concurrency import forks
+from atoll.errors import BusyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +80,8 @@ class FairShare(Generic[T]):
         """Count one more that runs if it may start now, ahead of none of its owner's own."""
         if owner in self._queues or not self.may_start(owner):
             return False
-        self.enter(owner)
+        self.running += 1
+        self._of_owner[owner] = self._of_owner.get(owner, 0) + 1
         return True
 
     def enter(self, owner: str) -> None:
@@ -211,3 +214,129 @@ class _Job:
             self.future.set_exception(exc)
         else:
             self.future.set_result(result)
+
+
+class CancelledInQueueError(Exception):
+    """An execution that was cancelled before its turn came: nothing of it ran."""
+
+
+class ConcurrencyLimit:
+    """Places for executions, shared fairly by OWNER; BusyError if too many wait.
+
+    An owner of which nothing runs waits for no other, as long as fewer than `most_running` owners
+    are served so: at most twice `most_running` run. The queue is shared fairly too: past
+    `most_waiting`, only an owner that has less than its share of the queue may still wait.
+    """
+
+    def __init__(self, most_running: int, most_waiting: int) -> None:
+        self._most_waiting = most_waiting
+        self.share: FairShare[asyncio.Future[bool]] = FairShare(most_running, reserve=most_running)
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return self.share.running
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for their turn."""
+        return self.share.waiting
+
+    @property
+    def place(self) -> int:
+        """The place that the current owner's next one would have among its own that wait; 0: none.
+
+        How many others wait is none of its business.
+        """
+        owner = OWNER.get()
+        ahead = self.share.waiting_of(owner)
+        return 0 if not ahead and self.share.may_start(owner) else ahead + 1
+
+    def slot(self, holder: Waiter | None = None) -> Slot:
+        """Return a place among the running, taken in `async with`; BusyError if too many wait."""
+        return Slot(self, holder)
+
+    async def wait(self, owner: str, holder: Waiter) -> None:
+        """Wait for a place among the running; BusyError if too many wait."""
+        if self._crowded(owner):
+            raise BusyError(
+                f"{self.running} executions run and {self.waiting} wait: try again later"
+            )
+        turn = holder.turn = asyncio.get_running_loop().create_future()
+        self.share.push(owner, turn)
+        try:
+            if not await turn:
+                raise CancelledInQueueError
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.leave(owner)  # its turn came as its caller went
+            raise
+        finally:
+            holder.turn = None
+            self.share.remove(owner, turn)
+
+    def _crowded(self, owner: str) -> bool:
+        """Return whether an owner may not wait: the queue is full, and the owner has its share."""
+        own, owners = self.share.waiting_of(owner), self.share.owners_waiting
+        fair = self._most_waiting / (owners + (own == 0))
+        return self.waiting >= self._most_waiting and (
+            own >= fair or self.waiting >= 2 * self._most_waiting
+        )
+
+    def leave(self, owner: str) -> None:
+        """Make room for the next."""
+        self.share.leave(owner)
+        while self.share.waiting and (found := self.share.pop()) is not None:
+            owner, turn = found
+            if turn.done():
+                self.share.leave(owner)
+            else:
+                turn.set_result(True)
+
+
+class Waiter:
+    """A place in the queue that can be cancelled."""
+
+    def __init__(self) -> None:
+        self.turn: asyncio.Future[bool] | None = None
+
+    def cancel(self) -> None:
+        """Leave the queue; do nothing if it is not in the queue."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(False)
+
+
+class Slot:
+    """The place of one running execution. It is not counted while it waits for its client.
+
+    Otherwise executions that wait for sub-executions could take every place, and none go on.
+    """
+
+    def __init__(self, limit: ConcurrencyLimit, holder: Waiter | None = None) -> None:
+        self._concurrency, self._holder, self._calls, self._open = limit, holder, 0, False
+        self._owner = OWNER.get()
+
+    async def __aenter__(self) -> Self:
+        if not self._concurrency.share.try_enter(self._owner):
+            await self._concurrency.wait(self._owner, self._holder or Waiter())
+        self._open = True
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Leave the place, whatever calls of the execution are still open."""
+        if self._open and self._calls == 0:
+            self._concurrency.leave(self._owner)
+        self._open = False
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Around a call to the client."""
+        self._calls += 1
+        if self._calls == 1 and self._open:
+            self._concurrency.leave(self._owner)
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if self._calls == 0 and self._open:
+                self._concurrency.share.enter(self._owner)

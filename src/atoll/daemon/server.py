@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.concurrency.background import Background
-from atoll.concurrency.shares import OWNER, FairThreads
+from atoll.concurrency.shares import OWNER, ConcurrencyLimit, FairThreads
 from atoll.config import SandboxConfig
-from atoll.daemon.connection import Connection
 from atoll.errors import AtollError
-from atoll.hosting.concurrency import ConcurrencyLimit
-from atoll.hosting.dispatch import Dispatch
+from atoll.hosting.dispatch import Connection, Dispatch
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.listener import ClientListener, watched_peer
 from atoll.hosting.session_table import SessionTable

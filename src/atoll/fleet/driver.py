@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from atoll import __version__
 from atoll.concurrency.background import Background
 from atoll.config import DURABILITIES
-from atoll.daemon.connection import MAX_NAME
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.process import logging_to, say_progress, say_ready
 from atoll.errors import (
@@ -44,6 +43,7 @@ from atoll.fleet.router import REFRESH_SECONDS, Router
 from atoll.fleet.store import Store
 from atoll.guest.shared import rpc
 from atoll.hosting import heap
+from atoll.hosting.dispatch import MAX_NAME
 from atoll.hosting.listener import ClientListener, watched_peer
 from atoll.hosting.pool import tiers
 from atoll.rpc import faults

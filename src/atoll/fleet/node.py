@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from atoll.concurrency.background import Background
-from atoll.concurrency.shares import OWNER, FairThreads
+from atoll.concurrency.shares import OWNER, ConcurrencyLimit, FairThreads
 from atoll.config import SandboxConfig
-from atoll.daemon.connection import Connection
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
 from atoll.fleet import expiry
 from atoll.fleet.contexts import NodeContexts
@@ -47,8 +46,7 @@ from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.guest.shared import values
 from atoll.hosting import heap
-from atoll.hosting.concurrency import ConcurrencyLimit
-from atoll.hosting.dispatch import Dispatch
+from atoll.hosting.dispatch import Connection, Dispatch
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.hosting.session_table import SessionTable

@@ -18,8 +18,8 @@ from atoll.sandbox.wire import options
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from atoll.concurrency.shares import Slot
     from atoll.guest.shared.messages import Json
-    from atoll.hosting.concurrency import Slot
     from atoll.network import NetworkRequest
     from atoll.rpc.connection import Reply
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from atoll.concurrency.shares import Waiter
 from atoll.errors import (
     SandboxClosedError,
     SandboxError,
@@ -18,7 +19,6 @@ from atoll.errors import (
     StateTooLargeError,
     UnsupportedError,
 )
-from atoll.hosting.concurrency import Waiter
 from atoll.policy import Capability
 from atoll.sandbox import verbs
 from atoll.sandbox.context import Context

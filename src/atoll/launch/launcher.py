@@ -29,6 +29,8 @@ class Launcher(ABC):
 
     cold_start: str | None = None
     """Why a pool started the guest instead of forking it off a zygote; None if it was forked."""
+    image_digest: str | None = None
+    """The digest of the image that is the guest's root; None without one."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self.config, self.level = config, Isolation.NONE
@@ -55,11 +57,6 @@ class Launcher(ABC):
     @property
     def preloaded(self) -> str | None:
         """The tier of libraries that the guest started with; None if there is none."""
-        return None
-
-    @property
-    def image_digest(self) -> str | None:
-        """The digest of the image that is the guest's root; None without one."""
         return None
 
     def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:  # noqa: ARG002

@@ -14,21 +14,27 @@ import contextlib
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import BusyError, SandboxError, SandboxLostError
 from atoll.guest.shared import rpc
 from atoll.rpc import faults
-from atoll.rpc.keepalive import Keepalive
-from atoll.rpc.outbox import MAX_WAITING, Outbox
-from atoll.rpc.passed_fds import PassedFds, close_all, size_of
-from atoll.rpc.peer import CHUNK, MAX_OPEN_CALLS, JsonRpcPeer, TooManyCallsError
+from atoll.rpc.passed_fds import NO_FDS, close_all, size_of
+from atoll.rpc.peer import (
+    CHUNK,
+    MAX_OPEN_CALLS,
+    MAX_WAITING,
+    JsonRpcPeer,
+    Outbox,
+    TooManyCallsError,
+)
 from atoll.rpc.transports import LostDescriptorsError, transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from atoll.rpc.blobs import Buffer
+    from atoll.rpc.passed_fds import PassedFds
 
     Params = dict[str, Any]
     Items = Sequence[int | Buffer]
@@ -40,6 +46,8 @@ HIGH_WATER = 8 << 20
 flood of calls slows the guest that makes them, and does not end its client's connection."""
 MAX_UNREAD = 64 << 20
 """Bytes that were sent all the same, as notifications are, above which the connection is closed."""
+NOISY_CHECKS = 12
+"""After so many checks without an answer to a ping, a peer that says other things is given up."""
 _NO_ROOM = (
     "no file descriptor is free for what came with a message: close some, or raise the limit "
     "(ulimit -n), and try again"
@@ -49,8 +57,8 @@ _NO_ROOM = (
 class Reply:
     """The result of a request, and what comes beside it."""
 
-    def __init__(self, value: Any, passed_fds: PassedFds | None = None) -> None:
-        self.value, self.passed_fds = value, PassedFds() if passed_fds is None else passed_fds
+    def __init__(self, value: Any, passed_fds: PassedFds = NO_FDS) -> None:
+        self.value, self.passed_fds = value, passed_fds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +98,9 @@ class Peer(JsonRpcPeer):
         self._transport = transport_of(sock)
         self._outbox = Outbox(
             sock.fileno(),
-            self._transport.write,
+            self._transport.send,
             self._cannot_write,
+            send_fds=getattr(self._transport, "send_fds", None),
             high_water=HIGH_WATER,
             max_waiting=options.max_waiting,
         )
@@ -114,7 +123,7 @@ class Peer(JsonRpcPeer):
 
         The descriptors are closed.
         """
-        left, ident = list(items), ""
+        left, ident, answer = list(items), "", None
         try:
             if self._ended is not None:
                 text = f"the connection to {self.name} has ended: {self._ended}"
@@ -129,13 +138,16 @@ class Peer(JsonRpcPeer):
             passed, left = left, []
             self._send(line, passed)
             answer.sent = True
-            return await _reply(answer)
+            return await cast("Awaitable[Reply]", answer)
         except asyncio.CancelledError:
             self.notify("cancel", {"id": ident})
+            if answer is not None and answer.has_reply:
+                answer.result().passed_fds.close()
             raise
         finally:
             self._waiting.pop(ident, None)
-            close_all(left)
+            if left:
+                close_all(left)
 
     def notify(self, method: str, params: Params) -> None:
         """Send a notification."""
@@ -216,7 +228,7 @@ class Peer(JsonRpcPeer):
         result = message.get("result")
         answer = self._waiting.get(message["id"])
         try:
-            passed_fds = self._passed_fds(result) if isinstance(result, dict) else PassedFds()
+            passed_fds = self._passed_fds(result) if isinstance(result, dict) else NO_FDS
         except LostDescriptorsError:
             if answer is not None:
                 answer.fail(SandboxError(_NO_ROOM))
@@ -230,29 +242,28 @@ class Peer(JsonRpcPeer):
     def _passed_fds(self, holder: Params) -> PassedFds:
         count = holder.pop("fds", 0)
         if count == 0:
-            return PassedFds()
+            return NO_FDS
         if type(count) is not int or count < 0:
             raise rpc.ProtocolError("`fds` must be a count")
         return self._transport.take(count)
 
     def _start_call(self, message: rpc.Message) -> None:
         try:
-            message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
+            passed = message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
         except LostDescriptorsError:
             self._send(faults.to_wire(message["id"], BusyError(_NO_ROOM)), [])
             return
         try:
             super()._start_call(message)
         except TooManyCallsError as exc:
-            message["passed_fds"].close()
+            passed.close()
             self._send(faults.to_wire(message["id"], BusyError(str(exc))), [])
         except rpc.ProtocolError:
-            message["passed_fds"].close()
+            passed.close()
             raise
-
-    def _call_done(self, message: rpc.Message) -> None:
-        super()._call_done(message)
-        message["passed_fds"].close()
+        else:
+            if passed is not NO_FDS:  # a call that is cancelled before it starts has no `finally`
+                self.calls[message["id"]].add_done_callback(lambda _: passed.close())
 
     async def _answer_call(self, message: rpc.Message) -> None:
         ident, items = message["id"], list["int | Buffer"]()
@@ -262,8 +273,9 @@ class Peer(JsonRpcPeer):
             else:
                 serve, asked = self._serve, message["params"]
                 answer = await serve(message["method"], asked, message["passed_fds"])
-            items = answer.passed_fds.hand_over()
-            value = {**answer.value, "fds": len(items)} if items else answer.value
+            value = answer.value
+            if answer.passed_fds is not NO_FDS and (items := answer.passed_fds.hand_over()):
+                value = {**value, "fds": len(items)}
             line = rpc.result(ident, value)
         except Exception as exc:  # noqa: BLE001 - every error is sent to the caller
             close_all(items)
@@ -283,26 +295,22 @@ class Peer(JsonRpcPeer):
             self._end_unread()
         if self.ended:
             close_all(items)
-        elif self._turn is None:
+            return
+        if self._turn is None:
             self._turn = self._loop.call_soon(self._end_turn)
-            self._put(line, items)
         elif items or self._held > CHUNK:
             self._flush()
-            self._put(line, items)
         else:
             self._lines.append(line)
             self._held += len(line)
-
-    def _put(self, line: bytes, items: Items) -> None:
-        if not items:
-            self._outbox.put(line, [])
             return
-        for data, fds in self._transport.pack(line, items):
+        for data, fds in self._transport.pack(line, items) if items else [(line, [])]:
             self._outbox.put(data, fds)
 
     def _end_turn(self) -> None:
         self._turn = None
-        self._flush()
+        if self._lines:
+            self._flush()
 
     def _flush(self) -> None:
         """Write the messages that were held back in this turn of the loop, all at once."""
@@ -318,11 +326,72 @@ class Peer(JsonRpcPeer):
             self._socket.shutdown(socket.SHUT_RDWR)
 
 
-async def _reply(answer: asyncio.Future[Reply]) -> Reply:
-    """Return the reply; a cancelled caller's descriptors are closed."""
-    try:
-        return await answer
-    except asyncio.CancelledError:
-        if answer.done() and not answer.cancelled() and answer.exception() is None:
-            answer.result().passed_fds.close()
-        raise
+class Keepalive:
+    """Ends a connection whose other side has been silent for `seconds`, at the latest.
+
+    An execution may wait for its turn and then run for long, so there is no limit for one answer.
+    A peer that lives answers a ping meanwhile, with the calls that it works on. Without
+    `when_idle` it is pinged only while calls wait for an answer.
+    """
+
+    def __init__(self, peer: Peer, seconds: float, *, when_idle: bool) -> None:
+        self._peer, self._seconds, self._when_idle = peer, seconds, when_idle
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping: asyncio.Task[None] | None = None
+        self._pinged, self._unanswered_checks = 0.0, 0
+        if when_idle:
+            self.start()
+
+    def start(self) -> None:
+        """Look from now on, unless that goes on already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds / 2, self._check)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        """Ping a peer that is silent; end the connection if it does not answer that either.
+
+        Silence alone proves nothing: our own loop may have been blocked, and asked for no answer.
+        Noise proves nothing either: a peer that only prints is pinged too, less often. It has
+        some checks to answer instead of a time, as our loop may have read nothing meanwhile.
+        """
+        self._timer, silent = None, self._peer.silent_seconds
+        if self._peer.ended or not (self._when_idle or self._peer.waits):
+            return
+        since_ping = self._loop.time() - self._pinged
+        if self._ping is not None:
+            self._unanswered_checks += 1
+            quiet = min(silent, since_ping) >= self._seconds / 2
+            if quiet or self._unanswered_checks >= NOISY_CHECKS:
+                seconds = max(silent, since_ping)
+                name = self._peer.name
+                self._peer.end(f"{name} has not answered for {seconds:.1f} s, and was given up")
+                return
+        self._timer = self._loop.call_later(self._seconds / 4, self._check)
+        if self._ping is None and (silent >= self._seconds / 4 or since_ping >= self._seconds):
+            self._pinged, self._unanswered_checks = self._loop.time(), 0
+            self._ping = self._loop.create_task(self._ask_for(self._peer.sent_calls))
+            self._ping.add_done_callback(self._forget_ping)
+
+    async def _ask_for(self, calls: list[str]) -> None:
+        """Ask whether the peer lives; give up those of our calls that it does not work on.
+
+        What it answered before it answered this has arrived before this.
+        """
+        answer = (await self._peer.call("ping", {})).value
+        known = answer.get("calls") if isinstance(answer, dict) else None
+        for ident in calls:
+            if not isinstance(known, list) or ident not in known:
+                name = self._peer.name
+                self._peer.give_up(ident, f"{name} lives, and does not know this call any more")
+
+    def _forget_ping(self, ping: asyncio.Task[None]) -> None:
+        self._ping = None
+        if not ping.cancelled():
+            ping.exception()  # the calls that wait have it too

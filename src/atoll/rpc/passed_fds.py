@@ -56,6 +56,10 @@ class PassedFds:
         return self._items.pop(0)
 
 
+NO_FDS = PassedFds()
+"""What comes beside most messages."""
+
+
 def close_all(items: Iterable[int | Buffer]) -> None:
     """Close the descriptors among `items`; those that are closed already are ignored."""
     for item in items:

@@ -1,7 +1,7 @@
 """One end of JSON-RPC 2.0: pairs answers with requests, runs the other side's calls.
 
 A subclass has the descriptors, and knows how far the other side is trusted: `sandbox.channel`, for
-a guest, and `connection`.
+a guest, and `connection`. What is sent goes through an `Outbox`, in order, as it is read.
 """
 
 from __future__ import annotations
@@ -10,19 +10,28 @@ import asyncio
 import os
 import time
 from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from atoll.errors import BusyError
 from atoll.guest.shared import rpc
+from atoll.rpc.passed_fds import close_all, size_of
 
 if TYPE_CHECKING:
     import contextvars
     from collections.abc import Callable, Generator, Mapping
+
+    from atoll.rpc.blobs import Buffer
 
 CHUNK = 1 << 16
 MAX_OPEN_CALLS = 1024
 ID_BYTES, IDS_DRAWN = 8, 64
 REST_ABOVE = 0.01
 """Seconds of decoding above which the other side is not read for as long."""
+MAX_WAITING = 64 << 20
+"""Bytes of messages that may wait for room; past it, BusyError."""
+RETRY_SECONDS = 0.002
 
 
 class TooManyCallsError(rpc.ProtocolError):
@@ -104,6 +113,11 @@ class Answer(asyncio.Future[Any]):
     """Whether the request was handed to the socket: the other side will hear of it."""
     bytes_before = 0
     """How many bytes were sent before the request, if the subclass counts them."""
+
+    @property
+    def has_reply(self) -> bool:
+        """Whether it came, and is not an error."""
+        return self.done() and not self.cancelled() and self.exception() is None
 
     def fail(self, why: Exception) -> None:
         """Set the exception, also where no caller awaits this request any more."""
@@ -232,14 +246,14 @@ class JsonRpcPeer(ABC):
         if len(self.calls) >= self._max_calls:
             raise TooManyCallsError(f"too many calls at one time: the limit is {self._max_calls}")
         task = self.calls[ident] = self._loop.create_task(self._answer_call(message))
-        task.add_done_callback(lambda _: self._call_done(message))
+        task.add_done_callback(partial(self._call_done, message))
 
-    def _call_done(self, message: rpc.Message) -> None:
+    def _call_done(self, message: rpc.Message, _task: object) -> None:
         self.calls.pop(message["id"], None)
 
-    @abstractmethod
     def _receive(self) -> bytes:
         """Read from the connection: nothing at its end, BlockingIOError if nothing has come."""
+        return os.read(self._reader, CHUNK)
 
     @abstractmethod
     def _received(self, data: bytes) -> None:
@@ -260,3 +274,144 @@ class JsonRpcPeer(ABC):
     @abstractmethod
     async def _answer_call(self, message: rpc.Message) -> None:
         """Run a call of the other side and send its answer."""
+
+
+class NotYetError(Exception):
+    """The message may not be written before the other side has read what was."""
+
+
+class Outbox:
+    """Messages with their descriptors; above `high_water` unread bytes, others wait for room.
+
+    `send` writes a part of a message, `send_fds` also all of its descriptors; they close nothing.
+    `on_fault` is called once what waits is dropped because writing failed, `on_room` when there is
+    room again.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        send: Callable[[Buffer], int],
+        on_fault: Callable[[OSError], None],
+        on_room: Callable[[], None] | None = None,
+        *,
+        send_fds: Callable[[Buffer, list[int]], int] | None = None,
+        high_water: int = 0,
+        max_waiting: int | None = MAX_WAITING,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd, self._send, self._send_fds = fd, send, send_fds
+        self._high_water, self._max_waiting = high_water, max_waiting
+        self._on_fault, self._on_room = on_fault, on_room
+        self._queue: deque[tuple[memoryview, list[int]]] = deque()
+        self._waiting = 0
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._open, self._writing = True, False
+        self.written = 0
+        """Bytes of messages that were handed to the system."""
+        self.size = 0
+        """Unread bytes, those in memory files too."""
+        self.overrun = 0
+        """Bytes that were put here while there was no room."""
+        self.last_drained_at = float("-inf")
+        """When the other side last made room by reading, by the loop's clock."""
+
+    async def wait_for_room(self, size: int = 0) -> None:
+        """Wait until there is room; BusyError if too much waits for that already."""
+        if self._has_room.is_set():
+            return
+        if self._max_waiting is not None and self._waiting + size > self._max_waiting:
+            raise BusyError("the other side is slow, and too much waits for it already")
+        self._waiting += size
+        try:
+            while not self._has_room.is_set():  # another that waited may have taken it
+                await self._has_room.wait()
+        finally:
+            self._waiting -= size
+
+    def put(self, data: Buffer, fds: list[int]) -> None:
+        """Send a message, now or as soon as the other side reads; its descriptors are closed."""
+        view = memoryview(data)
+        if not self._queue and not fds:
+            try:  # there is nearly always room
+                sent = self._send(data)
+                self.written += sent
+                if sent == len(view):
+                    return
+                view = view[sent:]
+            except BlockingIOError:
+                pass
+            except OSError as exc:
+                self._on_fault(exc)
+                return
+        size = len(view) + size_of(fds)
+        self._queue.append((view, fds))
+        self.size += size
+        if not self._has_room.is_set():
+            self.overrun += size
+        if len(self._queue) == 1:
+            self._flush()
+        if self.size > self._high_water:
+            self._has_room.clear()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._open = False
+        self._loop.remove_writer(self._fd)
+        self._drop()
+
+    def _flush(self) -> None:
+        """Send what there is room for."""
+        if self._writing:
+            self.last_drained_at = self._loop.time()
+        try:
+            while self._queue:
+                self._write_first()
+        except NotYetError:
+            self._loop.call_later(RETRY_SECONDS, self._flush_again)
+        except BlockingIOError:
+            self._loop.add_writer(self._fd, self._flush)
+            self._writing = True
+            return
+        except OSError as exc:
+            self._drop()
+            self._on_fault(exc)
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _flush_again(self) -> None:
+        if self._open:
+            self._flush()
+
+    def _write_first(self) -> None:
+        """Write as much of the first message as there is room for."""
+        view, fds = self._queue[0]
+        if fds:
+            assert self._send_fds is not None
+            sent = self._send_fds(view, fds)
+        else:
+            sent = self._send(view)
+        self.written += sent
+        self.size -= sent + size_of(fds)
+        close_all(fds)
+        if sent == len(view):
+            self._queue.popleft()
+        else:
+            self._queue[0] = (view[sent:], [])
+        if self.size <= self._high_water:
+            self._tell_room()
+
+    def _tell_room(self) -> None:
+        if not self._has_room.is_set():
+            self.overrun = 0
+            self._has_room.set()
+            if self._on_room is not None:
+                self._on_room()
+
+    def _drop(self) -> None:
+        close_all([fd for _, fds in self._queue for fd in fds])
+        self._queue.clear()
+        self.size = 0
+        self._tell_room()

@@ -19,9 +19,8 @@ from atoll.errors import SandboxError
 from atoll.guest.shared.rpc import ProtocolError
 from atoll.rpc import blobs
 from atoll.rpc.blobs import MAX_BLOB_BYTES
-from atoll.rpc.outbox import NotYetError
 from atoll.rpc.passed_fds import PassedFds, close_all
-from atoll.rpc.peer import CHUNK
+from atoll.rpc.peer import CHUNK, NotYetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,8 +58,8 @@ class Transport(Protocol):
     def pack(self, line: bytes, items: Sequence[int | Buffer]) -> list[Part]:
         """Return what to write for a message, each with its descriptors; `items` are used up."""
 
-    def write(self, data: Buffer, fds: list[int]) -> int:
-        """Send as much as fits, and all descriptors; return the number of bytes."""
+    def send(self, data: Buffer, /) -> int:
+        """Send as much as fits; return the number of bytes."""
 
     def close(self) -> None:
         """Close what was received and not taken."""
@@ -70,7 +69,7 @@ class DescriptorSocket:
     """A Unix socket: descriptors arrive with the packet that has their message."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
+        self._socket, self.send = sock, sock.send
         self._fds = list[int]()
         self._fds_lost = False
         """Whether descriptors of the message that is arriving found no room here."""
@@ -112,13 +111,11 @@ class DescriptorSocket:
         fds = [item if isinstance(item, int) else blobs.write(item) for item in items]
         return [(line, fds)]
 
-    def write(self, data: Buffer, fds: list[int]) -> int:
+    def send_fds(self, data: Buffer, fds: list[int]) -> int:
         """Send as much as fits. Descriptors wait until everything before them was read.
 
         Otherwise any number of memory files could be in the socket's buffer, uncounted.
         """
-        if not fds:
-            return self._socket.send(data)
         import fcntl  # noqa: PLC0415 - Windows, which can use a remote sandbox, has neither
         import termios  # noqa: PLC0415
 
@@ -191,7 +188,7 @@ class ByteStream:
             parts = [b"".join(parts)]
         return [(part, []) for part in parts if part]
 
-    def write(self, data: Buffer, fds: list[int]) -> int:  # noqa: ARG002 - `pack` has read them
+    def send(self, data: Buffer) -> int:
         """Send as much as fits; with TLS at most one record, repeated if it did not fit."""
         try:
             return self._socket.send(data[:TLS_RECORD] if self._has_tls else data)

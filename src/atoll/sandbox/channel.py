@@ -7,19 +7,18 @@ import fcntl
 import os
 import sys
 import termios
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atoll.guest.shared import rpc
-from atoll.rpc.outbox import Outbox
 from atoll.rpc.passed_fds import close_all
-from atoll.rpc.peer import CHUNK, JsonRpcPeer
+from atoll.rpc.peer import JsonRpcPeer, Outbox
 from atoll.sandbox.bridge import CallFailedError
 from atoll.sandbox.result_fields import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from atoll.rpc.blobs import Buffer
     from atoll.rpc.peer import Wake
 
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
@@ -56,12 +55,12 @@ class HostChannel(JsonRpcPeer):
         self.on_call: OnCall = on_call or _refuse
         self.on_output: OnOutput | None = None
         """Where what the guest prints goes if it comes as messages, by stream."""
-        self._outbox = Outbox(write_fd, self._write, self._cannot_write, self._listen_again)
+        send = partial(os.write, write_fd)
+        self._outbox = Outbox(write_fd, send, self._cannot_write, self._listen_again)
         self._reading_paused = self._resting = False
         self._call_slots = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        self._written = 0
         self._left_waiting = False
         """Whether a request was not answered when it ended."""
         self.unread = False
@@ -75,18 +74,21 @@ class HostChannel(JsonRpcPeer):
         `wake` ends with the answer: a task that awaits it goes on in the same turn of the loop.
         """
         _, line, answer = self._expect(method, params)
-        answer.wake, answer.bytes_before = wake, self._written + self._outbox.size
+        outbox = self._outbox
+        answer.wake, answer.bytes_before = wake, outbox.written + outbox.size
         if self._ended:
             self.unread |= not self._left_waiting
             answer.fail(self._ended)
         else:
-            self._send(line)
+            outbox.put(line, [])
+            if outbox.size > MAX_OUTBOX:
+                self._stop_listening()  # it asks and does not read
         return answer
 
     def send_bytes(self, data: bytes) -> None:
-        """Write what is no message, to a peer that knows how to tell."""
+        """Write raw bytes outside JSON-RPC, to a peer that expects them."""
         if not self._ended:
-            self._send(data)
+            self._outbox.put(data, [])
 
     async def drained(self) -> None:
         """Wait until all that was to be written is; also when nothing will be any more."""
@@ -106,7 +108,7 @@ class HostChannel(JsonRpcPeer):
             return
         self._loop.remove_reader(self._read_fd)
         # Not whether anything is unread: it may be the answer to a call of the cell, which ran.
-        read = self._written - bytes_in_pipe(self._write_fd)
+        read = self._outbox.written - bytes_in_pipe(self._write_fd)
         self._left_waiting = bool(self._waiting)
         self.unread = self._left_waiting and all(
             answer.bytes_before >= read for answer in self._waiting.values()
@@ -116,9 +118,6 @@ class HostChannel(JsonRpcPeer):
             self.ready.exception()  # asyncio logs an exception that was never read
         self._set_ended(why)
         self._outbox.close()
-
-    def _receive(self) -> bytes:
-        return os.read(self._read_fd, CHUNK)
 
     def _received(self, data: bytes) -> None:
         self._call_bytes = self._call_bytes + len(data) if self.calls else 0
@@ -139,8 +138,8 @@ class HostChannel(JsonRpcPeer):
     def _refusal(self, error: dict[str, Any]) -> Exception:
         return RemoteError(printable(error["message"]))
 
-    def _call_done(self, message: rpc.Message) -> None:
-        super()._call_done(message)
+    def _call_done(self, message: rpc.Message, _task: object) -> None:
+        super()._call_done(message, _task)
         if not self.calls:
             self._call_bytes = 0
             self._listen_again()
@@ -157,17 +156,9 @@ class HostChannel(JsonRpcPeer):
             except rpc.MessageTooLargeError as exc:
                 line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
             if not self._ended:
-                self._send(line)
-
-    def _send(self, line: bytes) -> None:
-        self._outbox.put(line, [])
-        if self._outbox.size > MAX_OUTBOX:
-            self._stop_listening()  # it asks and does not read
-
-    def _write(self, data: Buffer, _fds: list[int]) -> int:
-        size = os.write(self._write_fd, data)
-        self._written += size
-        return size
+                self._outbox.put(line, [])
+                if self._outbox.size > MAX_OUTBOX:
+                    self._stop_listening()  # it asks and does not read
 
     def _cannot_write(self, exc: OSError) -> None:
         """End the channel: a request that was not written is not answered.

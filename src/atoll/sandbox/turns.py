@@ -33,20 +33,24 @@ class _Turn:
 _TURNS: ContextVar[tuple[_Turn, ...]] = ContextVar("atoll_turns", default=())
 
 
-def refuse_own_tool(owner: object) -> None:
-    """Raise ConfigError if a request of `owner` that still runs has called what runs here."""
+def refuse_own_tool(owner: object) -> tuple[_Turn, ...]:
+    """Raise ConfigError if a request of `owner` that still runs has called what runs here.
+
+    Return the turns of other owners that still run.
+    """
+    running = []
     for turn in _TURNS.get():
-        if turn.owner is owner and not turn.over:
-            raise ConfigError(CALLED_BY_ITSELF)
+        if not turn.over:
+            if turn.owner is owner:
+                raise ConfigError(CALLED_BY_ITSELF)
+            running.append(turn)
+    return tuple(running)
 
 
 @contextmanager
 def running(owner: object) -> Iterator[None]:
     """Let no tool that is called meanwhile use `owner`; other callers are free to."""
-    earlier = _TURNS.get()
-    if earlier:
-        refuse_own_tool(owner)
-        earlier = tuple([turn for turn in earlier if not turn.over])
+    earlier = refuse_own_tool(owner) if _TURNS.get() else ()
     turn = _Turn(owner)
     _TURNS.set((*earlier, turn))
     try:
@@ -62,9 +66,7 @@ class TurnLock(asyncio.Lock):
 
     async def acquire(self) -> Literal[True]:
         """Wait for the lock."""
-        if earlier := _TURNS.get():
-            refuse_own_tool(self)
-            earlier = tuple([turn for turn in earlier if not turn.over])
+        earlier = refuse_own_tool(self) if _TURNS.get() else ()
         await super().acquire()
         self._turn = turn = _Turn(self)
         _TURNS.set((*earlier, turn))

@@ -249,9 +249,9 @@ class DaemonClientSandbox(ClientSandbox):
                 del callers[execution]
 
     async def _call(self, method: str, params: dict[str, Any], items: Items = ()) -> Reply:
-        peer = self._opened().peer
+        connection = self._opened()
         try:
-            return await peer.call(method, {**params, "session": self._session}, items)
+            return await connection.peer.call(method, {**params, "session": self._session}, items)
         except rpc.MessageTooLargeError as exc:
             raise RequestTooLargeError(str(exc)) from None
 

@@ -71,7 +71,7 @@ class PooledLauncher(NativeLauncher):
     def adopt(self, other: PooledLauncher) -> None:
         """Take over what another launcher has found: for a clone of its guest."""
         self.level, self.python, self.packages = other.level, other.python, other.packages.again()
-        self.image = other.image.again()
+        self.image, self.image_digest = other.image.again(), other.image_digest
 
 
 class PooledSandbox(NativePythonSandbox):

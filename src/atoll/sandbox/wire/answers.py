@@ -67,17 +67,6 @@ class Opened:
     """Its name in its fleet."""
 
 
-def _pack_result(result: SandboxResult | ExecuteResponse) -> Reply:
-    plain, beside = results.to_wire(result)
-    return Reply({"result": plain}, PassedFds([beside] if beside else []))
-
-
-def _unpack_result(kind: type[results.T], reply: Reply) -> results.T:
-    beside = bytes(reply.passed_fds.take_bytes()) if reply.passed_fds else b""
-    answer = reply.value if isinstance(reply.value, dict) else {}
-    return results.read(kind, answer.get("result"), beside)
-
-
 def _unpack_validity(reply: Reply) -> CodeFault | None:
     field(reply.value, "valid", bool)
     return CodeFault.of(reply.value)
@@ -119,8 +108,8 @@ def _unpack_opened(reply: Reply) -> Opened:
 
 NOTHING = Answer[None]("nothing", lambda _: Reply(None), lambda _: None)
 _RESULT = "`{result}`, and a memory file with what is long"
-CELL = Answer(_RESULT, _pack_result, partial(_unpack_result, SandboxResult))
-COMMAND = Answer(_RESULT, _pack_result, partial(_unpack_result, ExecuteResponse))
+CELL = Answer(_RESULT, results.pack, partial(results.unpack, SandboxResult))
+COMMAND = Answer(_RESULT, results.pack, partial(results.unpack, ExecuteResponse))
 VALIDITY = Answer(
     "`{valid}`; if not, also `line` and `message`",
     lambda fault: Reply(validity(fault)),

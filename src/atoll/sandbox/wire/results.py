@@ -14,6 +14,8 @@ from atoll.errors import SandboxError
 from atoll.guest.shared import values
 from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import Isolation
+from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import NO_FDS, PassedFds
 from atoll.sandbox import result_fields
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", SandboxResult, ExecuteResponse)
 LONG_TEXT = 1 << 20
+_PLAIN = (int, str, float, bool)
+_LEVEL_NAMES = {level: str(level) for level in Isolation}
+_LEVELS = {name: level for level, name in _LEVEL_NAMES.items()}
 _FIELDS = {
     shape: [(field.name, field.default) for field in dataclasses.fields(shape)]
     for shape in (SandboxResult, ExecuteResponse)
@@ -31,6 +36,19 @@ _FIELDS = {
 _VALUES_OF = {
     shape: operator.attrgetter(*(name for name, _ in fields)) for shape, fields in _FIELDS.items()
 }
+
+
+def pack(result: SandboxResult | ExecuteResponse) -> Reply:
+    """Return a result as the reply to the request for it."""
+    plain, beside = to_wire(result)
+    return Reply({"result": plain}, PassedFds([beside]) if beside else NO_FDS)
+
+
+def unpack(shape: type[T], reply: Reply) -> T:
+    """Return the result in a daemon's reply; SandboxError if it has none."""
+    beside = b"" if reply.passed_fds is NO_FDS else bytes(reply.passed_fds.take_bytes())
+    answer = reply.value if isinstance(reply.value, dict) else {}
+    return read(shape, answer.get("result"), beside)
 
 
 def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[Json, bytearray]:
@@ -162,14 +180,14 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "files_modified": lambda names, _: list(names),
     "state": _put,
     "network": _put_network,
-    "isolation": lambda level, _: str(level),
+    "isolation": lambda level, _: _LEVEL_NAMES[level],
 }
 _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "kind": lambda name, _: Outcome[name.upper()],
     "stdout": _get_text,
     "output": _get_text,
     "stderr": _get_text,
-    "value": lambda value, _: values.decode_plain(value),
+    "value": lambda value, _: value if type(value) in _PLAIN else values.decode_plain(value),
     "error_args": lambda given, _: tuple(values.decode_plain(item) for item in given),
     "displays": _get_displays,
     "artifacts": _get_artifacts,
@@ -177,5 +195,5 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "files_modified": _files,
     "state": _get,
     "network": _get_network,
-    "isolation": lambda name, _: Isolation.parse(name),
+    "isolation": lambda name, _: _LEVELS[name],
 }

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from atoll.concurrency.background import Background
-from atoll.concurrency.shares import OWNER, FairThreads
+from atoll.concurrency.shares import OWNER, ConcurrencyLimit, FairThreads
 from atoll.config import SandboxConfig
 from atoll.errors import AtollError, FleetError
 from atoll.hosting.client_callbacks import ClientCallbacks
-from atoll.hosting.concurrency import ConcurrencyLimit
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.session_table import SessionTable
 from atoll.hosting.sessions import open_storage
@@ -58,7 +57,7 @@ from atoll.types import SandboxResult
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from atoll.hosting.concurrency import Slot, Waiter
+    from atoll.concurrency.shares import Slot, Waiter
     from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.admission import Holding
     from atoll.service.access.keys import Principal

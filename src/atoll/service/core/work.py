@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from atoll.concurrency.shares import CancelledInQueueError
 from atoll.errors import AtollError, ConfigError, SandboxClosedError, SandboxLostError
 from atoll.guest.shared import values
-from atoll.hosting.concurrency import CancelledInQueueError
 from atoll.network import NetworkUse
 from atoll.policy import Isolation
 from atoll.service import clock
