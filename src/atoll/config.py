@@ -260,6 +260,11 @@ def _image(image: Any, *, writable: Any) -> str | None:
         if writable is True:
             raise ConfigError("writable_root is about an image's files: name one with image=")
         return None
+    return check_image(image)
+
+
+def check_image(image: Any) -> str:
+    """Return a reference with an absolute path; ConfigError if it cannot be one."""
     if not isinstance(image, str) or not image or "\0" in image or len(image) > MAX_REFERENCE:
         raise ConfigError(f"image must be a reference such as 'python:3.12', not {image!r:.60}")
     kind, _, path = image.partition(":")

@@ -334,6 +334,25 @@ class ListeningPort:
     """The address that it listens on: 127.0.0.1, 0.0.0.0, ::1 or another of the guest's."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedImage:
+    """An image that commit() has made of a session."""
+
+    image: str
+    """Where it is, as it was asked for: create_sandbox(image=...) takes it."""
+    digest: str
+    """Of its manifest: sha256:..."""
+    files: int
+    """Files, folders and deletions in its new layer."""
+    layer_bytes: int
+    """Bytes of the files in that layer."""
+    left_out: Mapping[str, int]
+    """What is not in it: how many devices and sockets, for instance."""
+
+    def __str__(self) -> str:
+        return self.image
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExecuteResponse(name_hints.NameHints):
     """What a shell command printed, and how it ended."""

@@ -86,7 +86,7 @@ def test_files_of_the_image_in_the_working_folder_are_the_sessions_own(
         async with Pool() as pool:
             return (await pool.run("1", SandboxConfig(image=image))).cold_start
 
-    assert asyncio.run(cold()) == "its image has files in /app"
+    assert asyncio.run(cold()) == "its image has files in /app or at home"
 
 
 def test_files_in_the_working_folder_that_do_not_fit_are_an_error(make_image: MakeImage) -> None:

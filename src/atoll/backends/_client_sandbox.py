@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.sandbox.bridge import HostBridge
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult
+    from atoll.types import CodeFault, CommittedImage, ExecuteResponse, ListeningPort, SandboxResult
 
 R = TypeVar("R")
 
@@ -169,6 +169,13 @@ class ClientSandbox(BaseSandbox):
     async def connect(self, port: int) -> socket.socket:
         """Return a connection with a server on the guest's loopback; PortError without one."""
         return await self._send(verbs.Connect(port=check_port(port)))
+
+    async def commit(
+        self, target: str, *, push: bool = False, compression: str = "gzip"
+    ) -> CommittedImage:
+        """Make an image of the session's own and its changes, as a layer on top."""
+        request = verbs.Commit.of(target, push=push, compression=compression)
+        return await self._ask(request)
 
     async def _ask(self, request: verbs.Request[R]) -> R:
         """Send a request that waits for the running cell; a tool of that cell gets ConfigError."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BackendUnavailableError, SandboxStartError
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import WORK_FOLDER, ImageRoot, JailSpec, Limits
+from atoll.jail.supervisor.spec import GUEST_HOME, WORK_FOLDER, ImageRoot, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import Interpreter, RootImage
@@ -68,13 +68,21 @@ class HeldRoot:
                 layers=tuple(str(layer) for layer in image.layers), writable=config.writable_root
             ),
             env=tuple(variable for variable in image.config.env if _is_variable(variable)),
-            has_app=any(_has_files(layer / WORK_FOLDER[1:]) for layer in image.layers),
+            has_files=any(
+                _has_files(layer / folder[1:])
+                for layer in image.layers
+                for folder in (WORK_FOLDER, GUEST_HOME)
+            ),
         )
         return _find_python(backend, root, config.python)
 
     def again(self) -> HeldRoot:
         """Return another hold on the same image."""
-        return HeldRoot(None if self._held is None else self._held.again())
+        return HeldRoot(self.held_again())
+
+    def held_again(self) -> HeldImage | None:
+        """Return one more hold on the image; None without one."""
+        return None if self._held is None else self._held.again()
 
     def close(self) -> None:
         """Let the image go."""

@@ -18,7 +18,10 @@ from atoll.policy import Isolation
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.guest.shared.messages import StateParams
+    from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
+    from atoll.sandbox.verbs import Commit
+    from atoll.types import CommittedImage
 
 LEAST_OPEN_FILES = 24
 
@@ -64,7 +67,23 @@ class InterpreterLauncher(Launcher):
         return {
             "max_bytes": self.config.max_state_bytes,
             "cloudpickle": library.folder_in_guest(jailed=jailed),
+            "replace": self.python.image is not None and self.config.workspace is None,
         }
+
+    async def commit(self, guest: RunningGuest, request: Commit) -> CommittedImage:
+        """Commit the guest's session; ConfigError if its root is not an image."""
+        held = self.image.held_again()
+        if held is None:
+            text = "commit() adds a layer to the session's image, and this session has none"
+            raise ConfigError(f"{text}: open it with image=..., and writable_root=True to install")
+        from atoll.backends._commit import commit  # noqa: PLC0415 - most sandboxes have no image
+
+        try:
+            fds = await guest.lease.folders()
+        except BaseException:
+            held.close()
+            raise
+        return await asyncio.to_thread(commit, held, guest, self.config, fds, request)
 
     def close(self) -> None:
         """Release the packages and the image."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 from atoll import extras
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
-from atoll.errors import AtollError, BusyError, ConfigError, FleetError
+from atoll.errors import AtollError, BusyError, ConfigError, FleetError, UnsupportedError
 from atoll.fleet import lifecycle
 from atoll.fleet.files import FleetFiles
 from atoll.fleet.messages import RunOnce
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.rpc.connection import Params, Reply
     from atoll.sandbox.wire.answers import Opened
-    from atoll.types import SandboxResult
+    from atoll.types import CommittedImage, SandboxResult
 
 BUSY_SECONDS = 0.2
 LONGEST_BUSY_SECONDS = 5.0
@@ -104,6 +104,15 @@ class RaySandbox(DaemonClientSandbox):
     async def thaw(self) -> None:
         """Let the guest run again."""
         await self._send(verbs.Resume())
+
+    async def commit(
+        self, target: str, *, push: bool = False, compression: str = "gzip"
+    ) -> CommittedImage:
+        """Make an image of the session; a node's own store is of no use to others, so push it."""
+        if not push:
+            what = "commit an image without push=True, which other nodes can reach"
+            raise UnsupportedError(self.backend, what)
+        return await super().commit(target, push=push, compression=compression)
 
     async def detach(self) -> None:
         """Part from the session, which is committed: `Fleet.attach` takes it over by its name."""

@@ -1,14 +1,21 @@
-"""New images: a layer on top of a stored one, packed and stored with its own configuration."""
+"""New images: a layer on top of a stored one, packed and stored with its own configuration.
+
+layer (a tar) ──packed──▶ blob ──unpacked in a jail──▶ store ──copied──▶ layout, registry
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import shutil
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol, cast
 
+from atoll import extras
 from atoll.config import images_limit
 from atoll.errors import ImageError
 from atoll.images import store
@@ -33,17 +40,38 @@ if TYPE_CHECKING:
     from atoll.images.image import ConfigChanges, HeldImage, Image
 
 CHUNK = 1 << 20
-LEVEL = 1
-"""Of gzip: a higher one takes three times as long and saves a tenth."""
+LEVEL, ZSTD_LEVEL = 1, 3
+"""Of gzip, a higher one takes three times as long and saves a tenth."""
+
+
+class Packer(Protocol):
+    """What compresses a stream."""
+
+    def compress(self, data: bytes, /) -> bytes:
+        """Return what is packed of the bytes so far."""
+
+    def flush(self) -> bytes:
+        """Return the rest."""
+
+
+Layer = Path | IO[bytes] | Callable[["LayerWriter"], None]
+"""A tar: its path, its bytes, or a function that writes it."""
 
 
 def add_layer(
-    base: Image, layer: Path | IO[bytes], changes: ConfigChanges, name: str = ""
+    base: Image,
+    layer: Layer,
+    changes: ConfigChanges,
+    name: str = "",
+    *,
+    compression: str = "gzip",
+    evict: bool = True,
 ) -> HeldImage:
     """Store a new image: the base, a tar of changes on top, and a changed configuration.
 
     The tar may have whiteouts (.wh.NAME). `name` is the reference by which the image is found
-    later; without one, it is found by its digest. The caller holds the base. This blocks.
+    later; without one, it is found by its digest. `evict`: whether others may be removed to make
+    room for it. The caller holds the base. This blocks.
     """
     asked = check_name(name) if name else None
     image = name or base.reference
@@ -53,14 +81,15 @@ def add_layer(
             raise ImageError(base.reference, "it is no longer in the store")
         if len(record.layers) >= MOST_LAYERS:
             raise ImageError(image, f"it would have more than {MOST_LAYERS} layers")
-        blob, diff_id = _pack(layer)
+        blob, diff_id = _pack(layer, compression)
         made = _store(record, blob, diff_id, changes, image)
         held = store.hold(made.digest, name or made.digest)
         if held is None:
             raise ImageError(image, "it was removed while it was made", "Try again.")
         if asked is not None:
             store.set_name(str(asked), made.digest)
-    store.evict(images_limit(), spare=made.digest)
+    if evict:
+        store.evict(images_limit(), spare=made.digest)
     return held
 
 
@@ -106,24 +135,62 @@ def _changed(whole: Json, diff_ids: tuple[str, ...], changes: ConfigChanges) -> 
     }
 
 
-def _pack(layer: Path | IO[bytes]) -> tuple[Descriptor, str]:
-    """Store a tar as a gzip blob; return that, and the digest of the tar."""
-    plain, packed, size = hashlib.sha256(), hashlib.sha256(), 0
-    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)
-    with _opened(layer) as source, store.scratch() as scratch:
+class LayerWriter:
+    """Takes the tar of a layer, and packs it into a blob of the store."""
+
+    def __init__(self, file: IO[bytes], compression: str) -> None:
+        self._file, self._packer = file, PACKERS[compression]()
+        self._plain, self._packed, self.size = hashlib.sha256(), hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        """Take bytes of the tar."""
+        self._plain.update(data)
+        self._keep(self._packer.compress(data))
+        return len(data)
+
+    def finish(self) -> tuple[str, str]:
+        """Return the digests of the blob and of the tar."""
+        self._keep(self._packer.flush())
+        return f"sha256:{self._packed.hexdigest()}", f"sha256:{self._plain.hexdigest()}"
+
+    def _keep(self, data: bytes) -> None:
+        self._packed.update(data)
+        self.size += self._file.write(data)
+
+
+def _pack(layer: Layer, compression: str) -> tuple[Descriptor, str]:
+    """Store a tar as a blob; return that, and the digest of the tar."""
+    with store.scratch() as scratch:
         with (scratch / "blob").open("xb") as made:
-            while True:
-                piece = source.read(CHUNK)
-                plain.update(piece)
-                data = packer.compress(piece) if piece else packer.flush()
-                packed.update(data)
-                size += made.write(data)
-                if not piece:
-                    break
-        digest = f"sha256:{packed.hexdigest()}"
+            writer = LayerWriter(made, compression)
+            if callable(layer):
+                layer(writer)
+            else:
+                with _opened(layer) as source:
+                    shutil.copyfileobj(source, writer, CHUNK)
+            digest, diff_id = writer.finish()
         (scratch / "blob").replace(store.blob_path(digest))
-    blob = Descriptor(digest=digest, size=size, media_type=f"{LAYER}+gzip")
-    return blob, f"sha256:{plain.hexdigest()}"
+    kind = f"{LAYER}+{compression}"
+    return Descriptor(digest=digest, size=writer.size, media_type=kind), diff_id
+
+
+def _gzip_packer() -> Packer:
+    return zlib.compressobj(LEVEL, zlib.DEFLATED, 31)
+
+
+def _zstd_packer() -> Packer:
+    """Return a packer of Python 3.14, or of one of two packages; ImageError without any."""
+    for name in ("compression.zstd", "backports.zstd", "zstandard"):
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        packer = module.ZstdCompressor(level=ZSTD_LEVEL)
+        return cast("Packer", packer.compressobj() if name == "zstandard" else packer)
+    raise ImageError("", "packing by zstd is not possible here", extras.hint("images"))
+
+
+PACKERS = {"gzip": _gzip_packer, "zstd": _zstd_packer}
 
 
 @contextlib.contextmanager

@@ -20,6 +20,8 @@ def by_name(fds: list[int], *, hidden: Iterable[str], workspace: Path | None) ->
     A working folder of the host is opened anew: as its owner sees it, not as the guest does.
     """
     found = dict(zip(SHOWN_FOLDERS, fds, strict=False))
+    for fd in fds[len(SHOWN_FOLDERS) :]:  # the upper layer of a writable root: no folder of a guest
+        os.close(fd)
     try:
         for name in set(hidden) & set(found):
             os.close(found.pop(name))

@@ -62,8 +62,8 @@ class RootImage:
     root: ImageRoot
     env: tuple[str, ...] = ()
     """Its variables, as NAME=value."""
-    has_app: bool = False
-    """Whether it has files in /app, which each guest gets as its own."""
+    has_files: bool = False
+    """Whether it has files in /app or at home, which each guest gets as its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll.errors import UnsupportedError
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     from atoll.guest.shared.messages import StateParams
     from atoll.launch.handshake import RunningGuest
     from atoll.sandbox.context import Context
-    from atoll.types import SandboxResult
+    from atoll.sandbox.verbs import Commit
+    from atoll.types import CommittedImage, SandboxResult
 
 
 class Launcher(ABC):
@@ -62,6 +64,10 @@ class Launcher(ABC):
     def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:  # noqa: ARG002
         """Return the result with the numbers that the backend itself has measured."""
         return result
+
+    async def commit(self, guest: RunningGuest, request: Commit) -> CommittedImage:  # noqa: ARG002
+        """Commit the guest's session as an image; UnsupportedError if it has none."""
+        raise UnsupportedError(self.backend, "commit a session as an image")
 
     def close(self) -> None:  # noqa: B027 - some have nothing to release
         """Release what guests have used, after the last one has ended."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import CodeFault, ExecuteResponse, SandboxResult
+    from atoll.types import CodeFault, CommittedImage, ExecuteResponse, SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
@@ -282,6 +282,14 @@ class GuestSandbox(GuestPorts):
         The state's `left_out` is empty if the session can go on from it as if it had never ended.
         """
         return await self._save(whole=True)
+
+    async def commit(
+        self, target: str, *, push: bool = False, compression: str = "gzip"
+    ) -> CommittedImage:
+        """Make an image of the session's own and its changes, as a layer on top."""
+        request = verbs.Commit.of(target, push=push, compression=compression)
+        async with self._in_guest() as guest:
+            return await self._launcher.commit(guest, request)
 
     async def _save(self, *, whole: bool) -> bytes:
         async with self._in_guest() as guest:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.ports.forward import Forwards
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import ExecuteResponse, ListeningPort, Variables
+    from atoll.types import CommittedImage, ExecuteResponse, ListeningPort, Variables
 
     Tools = Mapping[str, Handler] | Iterable[Any]
     ToolChange = Callable[[Mapping[str, Handler]], Mapping[str, Handler]]
@@ -289,6 +289,22 @@ class BaseSandbox(SandboxHints, ABC):
         UnsupportedError in a backend without SAVE.
         """
         raise self._unsupported(Capability.SAVE)
+
+    async def commit(
+        self,
+        target: str,  # noqa: ARG002
+        *,
+        push: bool = False,  # noqa: ARG002
+        compression: str = "gzip",  # noqa: ARG002
+    ) -> CommittedImage:
+        """Make an image of the session's own and its changes, as a layer on top.
+
+        `target` is a name in the store (`team/env:1`), which `push` also sends to its registry, or
+        `oci:FOLDER`. Layers are packed by gzip or zstd. UnsupportedError in a backend without
+        images.
+        """
+        self._require_open()
+        raise UnsupportedError(self.backend, "commit a session as an image")
 
     async def destroy(self) -> None:
         """End the guest and free everything it used. Calling it again does nothing."""

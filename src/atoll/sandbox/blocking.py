@@ -92,6 +92,7 @@ class SyncSandbox(SandboxHints):
     ports = blocking(BaseSandbox.ports)
     port = blocking(BaseSandbox.port)
     connect = blocking(BaseSandbox.connect)
+    commit = blocking(BaseSandbox.commit)
 
     @property
     def tools(self) -> Mapping[str, Handler]:

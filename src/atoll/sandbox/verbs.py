@@ -26,6 +26,7 @@ from typing import (
     get_type_hints,
 )
 
+from atoll.config import check_image
 from atoll.errors import ConfigError
 from atoll.files.base import CHANGING as CHANGING_FILES
 from atoll.policy import check_positive
@@ -33,7 +34,7 @@ from atoll.rpc.connection import Reply
 from atoll.sandbox import command as commands
 from atoll.sandbox.wire import answers
 from atoll.sandbox.wire.answers import GuestAnswer, Opened
-from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult
+from atoll.types import CodeFault, CommittedImage, ExecuteResponse, ListeningPort, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 RequestT = TypeVar("RequestT", bound="Request[Any]")
+COMPRESSIONS = ("gzip", "zstd")
+"""Of an image's layers."""
 Params = Mapping[str, Any]
 """The fields of a request as they are sent: a JSON object."""
 
@@ -290,6 +293,27 @@ class Save(SandboxRequest[bytes]):
     async def apply(self, box: BaseSandbox) -> bytes:
         """Save the session."""
         return await box.save()
+
+
+@verb("commit", answers.COMMITTED)
+class Commit(SandboxRequest[CommittedImage]):
+    """Store the session's image with its changes as a layer on top, under the name `target`."""
+
+    target: str
+    push: bool = False
+    compression: str = "gzip"
+
+    @classmethod
+    def of(cls, target: str, *, push: bool, compression: str) -> Commit:
+        """Return the request as its caller gives it, checked; paths are made absolute."""
+        if compression not in COMPRESSIONS:
+            known = ", ".join(COMPRESSIONS)
+            raise ConfigError(f"compression is one of {known}, not {compression!r:.60}")
+        return cls(target=check_image(target), push=bool(push), compression=compression)
+
+    async def apply(self, box: BaseSandbox) -> CommittedImage:
+        """Commit the session."""
+        return await box.commit(self.target, push=self.push, compression=self.compression)
 
 
 @verb("folders", answers.FOLDERS, repeatable=True)

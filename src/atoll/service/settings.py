@@ -51,6 +51,8 @@ class ServiceSettings:
     """Packages that sessions may name: `polars`, `duckdb==1.5`, `@NAME`, or `*` for all."""
     session_images: tuple[str, ...] = ()
     """Images that sessions may name: references, NAME=REFERENCE, or a beginning with `*`."""
+    commit_images: tuple[str, ...] = ()
+    """Names under which sessions may be committed as images: a name, or a beginning with `*`."""
     session_hosts: tuple[str, ...] = ()
     """Hosts that sessions may reach, as a NetworkPolicy names them."""
     models: tuple[str, ...] = ()

@@ -156,6 +156,9 @@ class RemoteSandbox(ClientSandbox):
             listed = await connection.call("GET", f"{path}/checkpoints")
             marks = answers.field(listed, "marks", list)
             return tuple(answers.field(mark, "id", str) for mark in marks)
+        if isinstance(request, verbs.Commit):
+            made = await connection.call("POST", f"{path}/commit", request.params())
+            return answers.read_committed(made)
         if not isinstance(request, verbs.Save):
             raise UnsupportedError(self.backend, request.verb)
         state = answers.field(await connection.call("POST", f"{path}/save"), "id", str)

@@ -342,7 +342,7 @@ class Server:
     def _restore(self, params: StateParams) -> Json:
         answer = self._with_stream(
             lambda stream: self._keeper().restore(
-                stream, params["max_bytes"], params["cloudpickle"]
+                stream, params["max_bytes"], params["cloudpickle"], bool(params.get("replace"))
             )
         )
         self._files = delta.scan(self._folder)

@@ -109,6 +109,7 @@ if TYPE_CHECKING:
         max_bytes: int
         cloudpickle: str
         whole: bool
+        replace: bool
 
     class ShellParams(TypedDict, total=False):
         """A command to run."""

@@ -88,12 +88,17 @@ class Folder:
             os.close(fd)
 
 
-def put(root: str, tag: bytes, name: bytes, data: Buffer) -> None:
-    """Make what one block says; ValueError if it would be elsewhere."""
+def put(root: str, tag: bytes, name: bytes, data: Buffer, replace: bool = False) -> None:
+    """Make what one block says; ValueError if it would be elsewhere.
+
+    `replace`: whether it takes the place of a file that is there, unless something is mounted.
+    """
     octal, _, path = os.fsdecode(name).partition(" ")
     if not stays_inside("", path):
         raise ValueError("a file of the state is not in the folder: {!r}".format(path))
     place, mode = os.path.join(root, path), int(octal, 8) & _MODE_BITS
+    if replace and tag in (FILE, LINK):
+        _remove(place, os.stat(root).st_dev)
     if tag == FOLDER:
         os.makedirs(place, mode | stat.S_IRWXU, exist_ok=True)
     elif tag == LINK:
@@ -102,6 +107,16 @@ def put(root: str, tag: bytes, name: bytes, data: Buffer) -> None:
             os.symlink(target, place)
     else:
         _put_file(place, mode, data, os.O_CREAT | os.O_EXCL if tag == FILE else os.O_APPEND)
+
+
+def _remove(place: str, device: int) -> None:
+    """Delete a file or link of this file system."""
+    try:
+        found = os.lstat(place)
+    except FileNotFoundError:
+        return
+    if found.st_dev == device and not stat.S_ISDIR(found.st_mode):
+        os.unlink(place)
 
 
 def stays_inside(path: str, target: str) -> bool:

@@ -92,13 +92,18 @@ class Keeper:
         writer.write(blocks.END)
         return variables.left_out
 
-    def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> Json:
-        """Read a state from `stream` into the namespace and the folder."""
+    def restore(
+        self, stream: Stream, max_bytes: int, cloudpickle: str, replace: bool = False
+    ) -> Json:
+        """Read a state from `stream` into the namespace and the folder.
+
+        `replace`: whether its files take the place of those that an image has in the folder.
+        """
         sys.modules["__main__"] = self._module
         parts: dict[bytes, list[bytearray]] = {tag: [] for tag in dump.TAGS}
         for tag, name, data in blocks.read(stream, max_bytes):
             if tag in folder.TAGS:
-                folder.put(self._root, tag, name, data)
+                folder.put(self._root, tag, name, data, replace)
             else:
                 parts[tag].append(data)
         with self._cloudpickle:

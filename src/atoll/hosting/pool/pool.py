@@ -112,7 +112,10 @@ class Pool:
             ("the sandbox has a working folder of the host", config.workspace is not None),
             ("the sandbox has mounts", config.policy.mounts),
             ("its root is writable", config.writable_root),
-            ("its image has files in /app", self.python.image and self.python.image.has_app),
+            (
+                "its image has files in /app or at home",
+                self.python.image and self.python.image.has_files,
+            ),
         ):
             if is_so:
                 return why

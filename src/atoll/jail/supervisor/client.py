@@ -116,6 +116,7 @@ class Lease:
     async def folders(self) -> list[int]:
         """Return descriptors of the jail's SHOWN_FOLDERS; the caller closes them.
 
+        The upper layer of an image's writable root follows them, if there is one.
         Without a root of its own the guest has only the working folder. Raise SandboxLostError if
         the jail has ended.
         """

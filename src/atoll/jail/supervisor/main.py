@@ -364,11 +364,15 @@ def _become_init(
 def _report_built(
     status: int, jail: steps.Jail, folders: Sequence[str], networks: Sequence[int] = ()
 ) -> None:
-    """Report that the jail is built: its folders, its network if it has one, its notifications."""
+    """Report that the jail is built: its folders, its network if it has one, its notifications.
+
+    The last folder is the upper layer of an image's writable root, if it has one.
+    """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    fds = [os.open(folder, flags) for folder in folders] + list(networks)
-    fds += [] if jail.listener is None else [jail.listener]
-    init.report(status, "built", fds, folders=len(folders), networks=len(networks))
+    shown = [os.open(folder, flags) for folder in folders]
+    shown += [] if jail.upper_fd is None else [jail.upper_fd]
+    fds = [*shown, *networks, *([] if jail.listener is None else [jail.listener])]
+    init.report(status, "built", fds, folders=len(shown), networks=len(networks))
 
 
 def _hand_over(fds: list[int], owner: int) -> None:

@@ -33,7 +33,7 @@ def build_root(jail: Jail) -> None:
     jail.proc_fd = os.open("/proc", os.O_PATH)
     switched = jail.host_uid is not None
     owner = jail.host_uid or os.geteuid()
-    root.build(
+    jail.upper_fd = root.build(
         jail.binds,
         jail.limits.disk,
         jail.workspace,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.jail.supervisor.spec import ImageRoot
 
 UPPER, _WORK, _BASE, _ROOT = "upper", "work", "base", "root"
-_MOST_PASSWD = 1 << 20
+MOST_USERS = 1 << 20
 _USERS = {
     "passwd": f"guest:x:{GUEST_UID}:{GUEST_UID}::{GUEST_HOME}:/bin/sh\n",
     "group": f"guest:x:{GUEST_UID}:\n",
@@ -123,16 +123,19 @@ def _add_users(folder: str) -> None:
     """Add the guest's line to the image's users and groups. SECURITY: no link is followed."""
     etc = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        for name, line in _USERS.items():
+        for name in _USERS:
             text = _read(name, etc)
-            if text is not None and not _has_id(text.splitlines()):
-                _replace(
-                    name,
-                    text + (b"\n" if text[-1:] not in (b"\n", b"") else b"") + line.encode(),
-                    etc,
-                )
+            if text is not None and (changed := with_guest(name, text)) != text:
+                _replace(name, changed, etc)
     finally:
         os.close(etc)
+
+
+def with_guest(name: str, text: bytes) -> bytes:
+    """Return the text of `passwd` or `group` with the guest's line, unless its id is in it."""
+    if _has_id(text.splitlines()):
+        return text
+    return text + (b"\n" if text[-1:] not in (b"\n", b"") else b"") + _USERS[name].encode()
 
 
 def _read(name: str, folder: int) -> bytes | None:
@@ -144,9 +147,9 @@ def _read(name: str, folder: int) -> bytes | None:
         return None
     with open(fd, "rb") as file:
         found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_PASSWD:
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_USERS:
             return None
-        return file.read(_MOST_PASSWD)
+        return file.read(MOST_USERS)
 
 
 def _has_id(lines: Iterable[bytes]) -> bool:

@@ -87,7 +87,7 @@ FOLDERS = (
     BOX,
 )
 """Of a new root, each after the one that it is in; SYSTEM_PATHS and FILES lie in these."""
-_LINKS = {
+LINKS = {
     WORK_ALIAS: WORK_FOLDER,
     "/dev/ptmx": "pts/ptmx",
     "/dev/fd": "/proc/self/fd",
@@ -121,11 +121,12 @@ def build(
     plain: bool = False,
     image: ImageRoot | None = None,
     terminal: bool = False,
-) -> None:
-    """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
+) -> int | None:
+    """Make the root, and go into it; return the upper layer of an image's writable root.
 
-    `owner` is who the private folders belong to; `switched`, whether that is another user than
-    the one who runs this, so that a host folder's owner has to be translated. `plain`: with the
+    `folder` is the host's for the working folder, if one is. `owner` is who the private folders
+    belong to; `switched`, whether that is another user than the one who runs this, so that a host
+    folder's owner has to be translated. `plain`: with the
     whole of proc, which a container runtime needs, and without terminals, which it brings.
     `terminal`: with /dev/tty, by which a program finds its own.
     """
@@ -148,10 +149,10 @@ def build(
     furnish_with = functools.partial(furnish, workspace)
     if image is None:
         _build_tree(binds, furnish_with, mapped_owner, devices)
-    else:
-        _build_image(
-            image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner, names=devices
-        )
+        return None
+    return _build_image(
+        image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner, names=devices
+    )
 
 
 def build_zygote_host(
@@ -206,8 +207,8 @@ def _build_image(
     *,
     mapped_owner: int | None,
     names: tuple[str, ...] = DEVICES,
-) -> None:
-    """Make the root of an image's layers; what it holds besides is as in any jail."""
+) -> int | None:
+    """Make the root of an image's layers; return the upper one, if it is writable."""
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = _open_devices(names)
     layers = image_root.open_layers(image, mapped_owner)
@@ -216,26 +217,31 @@ def _build_image(
         NEW_ROOT,
         _box_options(disk),
         points=_mount_points(extra, names),
-        links=_LINKS,
+        links=LINKS,
         files=FILES,
         owner=owner,
     )
+    upper = None
+    if image.writable:
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+        upper = os.open(image_root.UPPER, flags, dir_fd=tmpfs)
     _bind_devices(devices)
     furnish(tmpfs)
     _bind_all(extra, mapped_owner)
     _enter(writable=image.writable)
+    return upper
 
 
 def _copy_app(owner: int, source: str, target: str) -> None:
-    """Copy what an image has in the working folder, so that the guest has it as its own."""
-    if source != NEW_ROOT + WORK_FOLDER:
+    """Copy what an image has in the working folder and at home: the guest has it as its own."""
+    if source not in (NEW_ROOT + WORK_FOLDER, NEW_ROOT + GUEST_HOME):
         return
     try:
         copy_tree(source, target, owner)
     except OSError as exc:
         if exc.errno != errno.ENOSPC:
             raise
-        text = f"the image's files in {WORK_FOLDER} do not fit into disk_bytes"
+        text = f"the image's files in {source.removeprefix(NEW_ROOT)} do not fit into disk_bytes"
         raise OSError(exc.errno, text) from exc
 
 
@@ -277,7 +283,7 @@ def _make_skeleton(links: dict[str, str], devices: tuple[str, ...]) -> None:
         _write_file(NEW_ROOT + path, text.encode())
     for name in devices:
         _write_file(f"{NEW_ROOT}/dev/{name}")
-    for path, target in (links | _LINKS).items():
+    for path, target in (links | LINKS).items():
         os.symlink(target, NEW_ROOT + path)
 
 

@@ -82,6 +82,8 @@ class Jail:
     inherited: int = 0
     """Address space that a forked guest inherits."""
     proc_fd: int = -1
+    upper_fd: int | None = None
+    """The upper layer of an image's writable root."""
     mount_namespace_fd: int = -1
     listener: int | None = None
     """The descriptor of the filter's notifications, for the supervisor."""
@@ -165,7 +167,7 @@ def build_root(jail: Jail) -> None:
     jail.proc_fd = os.open("/proc", os.O_PATH)
     switched = jail.host_uid is not None
     owner = jail.host_uid or os.geteuid()
-    root.build(
+    jail.upper_fd = root.build(
         jail.binds,
         jail.limits.disk,
         jail.workspace,

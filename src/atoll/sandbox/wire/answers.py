@@ -6,7 +6,7 @@ What is long, or bytes, goes beside the message, in a memory file.
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,7 +15,14 @@ from atoll.rpc import blobs
 from atoll.rpc.connection import Reply
 from atoll.rpc.passed_fds import PassedFds
 from atoll.sandbox.wire import results
-from atoll.types import CodeFault, ExecuteResponse, ListeningPort, SandboxResult, validity
+from atoll.types import (
+    CodeFault,
+    CommittedImage,
+    ExecuteResponse,
+    ListeningPort,
+    SandboxResult,
+    validity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +77,17 @@ class Opened:
 def _unpack_validity(reply: Reply) -> CodeFault | None:
     field(reply.value, "valid", bool)
     return CodeFault.of(reply.value)
+
+
+def read_committed(answer: Any) -> CommittedImage:
+    """Return the image that an answer describes; SandboxError if it is malformed."""
+    return CommittedImage(
+        image=field(answer, "image", str),
+        digest=field(answer, "digest", str),
+        files=field(answer, "files", int),
+        layer_bytes=field(answer, "layer_bytes", int),
+        left_out=field(answer, "left_out", dict),
+    )
 
 
 def _unpack_folders(reply: Reply) -> dict[str, int]:
@@ -130,6 +148,11 @@ STATE = Answer[bytes](
     lambda state: Reply({}, PassedFds([blobs.write(state)])),
     lambda reply: blobs.read(reply.passed_fds.take()),
     is_large=True,
+)
+COMMITTED = Answer[CommittedImage](
+    "`{image, digest, files, layer_bytes, left_out}`",
+    lambda made: Reply(asdict(made)),
+    lambda reply: read_committed(reply.value),
 )
 FOLDERS = Answer[dict[str, int]](
     "`{names}`, and their descriptors",

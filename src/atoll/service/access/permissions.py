@@ -64,6 +64,25 @@ def image(asked: str, allowed: tuple[str, ...]) -> str:
     raise _refusal("image", asked, tuple(entry.partition("=")[0] for entry in allowed))
 
 
+def check_commit(asked: str, allowed: tuple[str, ...], *, push: bool) -> None:
+    """Raise Problem 403 if the operator does not allow to commit a session under this name.
+
+    A client must not choose the registry that the service speaks to, so an image is pushed only if
+    the entry that allows it names the registry in full.
+    """
+    local = asked.partition(":")[0] in LOCAL_IMAGES or asked.startswith(("/", "."))
+    fitting = [
+        entry
+        for entry in allowed
+        if asked == entry or (entry.endswith(ANY) and not local and asked.startswith(entry[:-1]))
+    ]
+    if not fitting:
+        raise _refusal("image", asked, allowed, option="commit-image")
+    if push and not any("/" in entry for entry in fitting):
+        text = "this service pushes only to registries that --commit-image names: 'HOST/team/*'"
+        raise Problem(403, "not_allowed", text)
+
+
 def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPolicy:
     fields: dict[str, Any] = {"allow": asked}
     if not isinstance(asked, list):
@@ -81,9 +100,10 @@ def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPol
     return policy
 
 
-def _refusal(what: str, asked: str, allowed: tuple[str, ...]) -> Problem:
+def _refusal(what: str, asked: str, allowed: tuple[str, ...], option: str = "") -> Problem:
     asked = asked[:200]
     known = f"only the {what}s {', '.join(allowed[:20])}" if allowed else f"no {what}s"
-    how = f"its operator can allow it: atoll serve --session-{what} {shlex.quote(asked)}"
+    option = option or f"session-{what}"
+    how = f"its operator can allow it: atoll serve --{option} {shlex.quote(asked)}"
     text = f"this service allows {known} (asked for {asked}); {how}"
     return Problem(403, "not_allowed", text)

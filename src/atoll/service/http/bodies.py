@@ -262,6 +262,14 @@ class NewTools(Body, kw_only=True):
     tools: list[dict[str, Any]]
 
 
+class Commit(Body, kw_only=True):
+    """POST /sessions/{id}/commit."""
+
+    target: str
+    push: bool = False
+    compression: str = "gzip"
+
+
 class Rollback(Body, kw_only=True):
     """POST /sessions/{id}/rollback."""
 

@@ -10,6 +10,7 @@ from starlette.routing import compile_path
 from atoll.service.api import (
     admin,
     agent_runs,
+    commits,
     contexts,
     executions,
     files,
@@ -96,6 +97,7 @@ _NATIVE = (
     Route("PUT", f"{_S}/variables/{{name}}", sessions.set_variable, "sessions", bodies.Value),
     Route("PUT", f"{_S}/tools", sessions.set_tools, "sessions", bodies.NewTools),
     Route("POST", f"{_S}/save", sessions.save, "sessions", status=201, keyed=True),
+    _makes(f"{_S}/commit", commits.commit, "sessions", bodies.Commit),
     Route("POST", "/states", sessions.upload_state, "sessions", bytes, 201),
     Route("GET", "/states/{state}", sessions.show_state, "sessions"),
     Route("DELETE", "/states/{state}", sessions.delete_state, "sessions"),
