@@ -200,6 +200,24 @@ def test_warm_guests_of_an_image_fork_check_point_and_roll_back(image: str) -> N
     asyncio.run(_warm(image))
 
 
+def test_a_folder_with_the_name_of_a_library_does_not_end_the_zygote(
+    make_image: MakeImage,
+) -> None:
+    def leave_a_folder(top: Path) -> None:  # as an uninstalled package does
+        for folder in _site_folders():
+            (top / folder / "numpy" / "core").mkdir(parents=True)
+
+    async def look() -> str | None:
+        async with Pool() as pool:
+            result = await pool.run(
+                "import numpy; 1", SandboxConfig(image=make_image(leave_a_folder))
+            )
+            assert (result.error, result.value) == (None, 1)
+            return result.cold_start
+
+    assert asyncio.run(look()) is None
+
+
 def test_images_code_in_the_zygote_can_change_no_mount(make_image: MakeImage) -> None:
     def attack(top: Path) -> None:
         for folder in ("usr/lib/python3/dist-packages", *_site_folders()):

@@ -53,7 +53,7 @@ class GuestTemplate:
         """Functions that a child calls behind its walls, so that it differs from the others."""
         if "random" in sys.modules:
             self._fresheners.append(after_fork.random_reseeder())
-        if "numpy" in sys.modules:
+        if hasattr(sys.modules.get("numpy"), "random"):  # not a folder of that name
             self._fresheners.append(after_fork.numpy_reseeder())
         if role:
             module, _, function = role.partition(":")
