@@ -96,10 +96,15 @@ async def test_an_owner_of_which_nothing_runs_waits_for_no_other():
         waiting = asyncio.create_task(limit.slot().__aenter__())
     await asyncio.sleep(0)
     with acting_for("modest"):
-        assert limit.place == 0
-        async with limit.slot():
+        places: list[int] = []
+        async with limit.slot(None, places.append):
             assert (limit.running, limit.waiting) == (3, 1)
-            assert limit.place == 1
+            assert places == []
+            second = asyncio.create_task(limit.slot(None, places.append).__aenter__())
+            await asyncio.sleep(0)
+            assert places == [1], "its place among its own, whoever else waits"
+            second.cancel()
+            await asyncio.wait({second})
     assert limit.waiting == 1
     for one in held:
         await one.__aexit__()

@@ -242,26 +242,26 @@ class ConcurrencyLimit:
         """How many wait for their turn."""
         return self.share.waiting
 
-    @property
-    def place(self) -> int:
-        """The place that the current owner's next one would have among its own that wait; 0: none.
+    def slot(
+        self, holder: Waiter | None = None, on_wait: Callable[[int], None] | None = None
+    ) -> Slot:
+        """Return a place among the running, taken in `async with`; BusyError if too many wait.
 
-        How many others wait is none of its business.
+        `on_wait` hears its place among those of the same owner; how many others wait is none of
+        its business.
         """
-        owner = OWNER.get()
-        ahead = self.share.waiting_of(owner)
-        return 0 if not ahead and self.share.may_start(owner) else ahead + 1
+        return Slot(self, holder, on_wait)
 
-    def slot(self, holder: Waiter | None = None) -> Slot:
-        """Return a place among the running, taken in `async with`; BusyError if too many wait."""
-        return Slot(self, holder)
-
-    async def wait(self, owner: str, holder: Waiter) -> None:
+    async def wait(
+        self, owner: str, holder: Waiter, on_wait: Callable[[int], None] | None = None
+    ) -> None:
         """Wait for a place among the running; BusyError if too many wait."""
         if self._crowded(owner):
             raise BusyError(
                 f"{self.running} executions run and {self.waiting} wait: try again later"
             )
+        if on_wait is not None:
+            on_wait(self.share.waiting_of(owner) + 1)
         turn = holder.turn = asyncio.get_running_loop().create_future()
         self.share.push(owner, turn)
         try:
@@ -312,13 +312,19 @@ class Slot:
     Otherwise executions that wait for sub-executions could take every place, and none go on.
     """
 
-    def __init__(self, limit: ConcurrencyLimit, holder: Waiter | None = None) -> None:
-        self._concurrency, self._holder, self._calls, self._open = limit, holder, 0, False
-        self._owner = OWNER.get()
+    def __init__(
+        self,
+        limit: ConcurrencyLimit,
+        holder: Waiter | None,
+        on_wait: Callable[[int], None] | None,
+    ) -> None:
+        self._concurrency, self._holder, self._on_wait = limit, holder, on_wait
+        self._calls, self._open, self._owner = 0, False, OWNER.get()
 
     async def __aenter__(self) -> Self:
         if not self._concurrency.share.try_enter(self._owner):
-            await self._concurrency.wait(self._owner, self._holder or Waiter())
+            holder = self._holder or Waiter()
+            await self._concurrency.wait(self._owner, holder, self._on_wait)
         self._open = True
         return self
 

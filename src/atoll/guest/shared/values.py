@@ -82,6 +82,8 @@ def encode(
     `strict` refuses a value that would arrive as an Opaque. `typed` sends arrays and frames as
     such; without it they arrive as lists and dicts of columns.
     """
+    if type(value) is int and value.bit_length() < _INT_BITS:  # the commonest: no encoder is made
+        return value
     return _Encoder(max_items, max_bytes, strict, typed).encode(value, 0)
 
 

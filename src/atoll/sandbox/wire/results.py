@@ -125,11 +125,6 @@ def _get(place: list[int], beside: bytes) -> bytes:
     return beside[start : start + size]
 
 
-def _put_value(value: Any, _beside: bytearray) -> Any:
-    is_plain = type(value) in (str, bool) or (type(value) is int and value.bit_length() < 54)
-    return value if is_plain else values.encode(value)
-
-
 def _put_text(text: str, beside: bytearray) -> Any:
     return text if len(text) < LONG_TEXT else _put(text.encode("utf-8", "surrogatepass"), beside)
 
@@ -172,7 +167,7 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "stdout": _put_text,
     "output": _put_text,
     "stderr": _put_text,
-    "value": _put_value,
+    "value": lambda value, _: value if type(value) in (str, bool) else values.encode(value),
     "error_args": lambda given, _: [values.encode(item) for item in given],
     "displays": _put_displays,
     "artifacts": _put_artifacts,

@@ -160,9 +160,11 @@ class Holding:
         self._budget.give_back(self.tenant, less)
 
     def resize(self, size: int) -> None:
-        """Hold exactly so many bytes."""
-        self.grow(size - self.size)
-        self.shrink(self.size - size)
+        """Hold exactly so many bytes; Problem if there is no room."""
+        if size > self.size:
+            self.grow(size - self.size)
+        elif size < self.size:
+            self.shrink(self.size - size)
 
     def fits(self, size: int) -> bool:
         """Hold exactly so many bytes if there is room; return whether there is."""
@@ -180,11 +182,12 @@ class Holding:
     def release(self) -> None:
         """Hold nothing, after the last owner's call."""
         self._owners = max(0, self._owners - 1)
-        if not self._owners:
+        if not self._owners and self.size:
             self.shrink(self.size)
 
     def __del__(self) -> None:
-        self._budget.give_back(self.tenant, self.size)
+        if self.size:
+            self._budget.give_back(self.tenant, self.size)
 
     def __enter__(self) -> Self:
         return self

@@ -201,6 +201,10 @@ class Execution:
         for stream, text in printed:
             self.emit(stream, text=text)
 
+    def wait_in_queue(self, place: int) -> None:
+        """Say to readers which place it has among those of its key that wait."""
+        self.emit("queued", position=place)
+
     def reserve_output(self, config: SandboxConfig) -> None:
         """Hold what the output of code that begins may take; its result takes the place of it."""
         self.held.grow(config.policy.stdout_max_bytes + config.policy.stderr_max_bytes)
@@ -290,7 +294,7 @@ class Execution:
 
         The rest would keep the sandbox, with its context, in memory for as long as the result.
         """
-        if not self.done:  # it was cancelled before `run` began
+        if not self.status:  # it was cancelled before `run` began
             self.finish(*_STOPPED)
         self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
         self.request = self._service = None

@@ -57,7 +57,6 @@ from atoll.types import SandboxResult
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from atoll.concurrency.shares import Slot, Waiter
     from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.admission import Holding
     from atoll.service.access.keys import Principal
@@ -256,12 +255,6 @@ class Service:
             refused = execution.status in (400, 403, 429, 503) and not execution.has_run
             answer = None if refused else Answer(execution.status, execution.body)
             self.answers.finish(once, answer)
-
-    def slot(self, execution: Execution, waiter: Waiter | None = None) -> Slot:
-        """Return a place among the running; readers see its place among those of its key."""
-        if place := self.limit.place:
-            execution.emit("queued", position=place)
-        return self.limit.slot(waiter)
 
     def ended(
         self, execution: Execution, result: SandboxResult, cpu_seconds: float = 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import operator
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -114,13 +115,13 @@ class RunResult(Struct, kw_only=True):
             id=execution.id,
             session=execution.session,
             kind=result.kind.value,
-            **{name: getattr(result, name) for name in _SAME},
+            **dict(zip(_SAME, _same(result), strict=True)),
             queue_ms=round(execution.queue_ms, 3),
             error_args=list(map(values.encode, result.error_args)),
             value=None if result.value is None else values.encode(result.value),
             displays=[
-                DisplayLink(n, one.media_type, len(one.data), f"{address}/{n}")
-                for n, one in enumerate(result.displays)
+                DisplayLink(n, display.media_type, len(display.data), f"{address}/{n}")
+                for n, display in enumerate(result.displays)
             ],
             artifacts=[
                 ArtifactInfo(
@@ -155,6 +156,7 @@ _SAME = (
     *("truncated", "state_lost", "cold_start", "success"),
 )
 """Fields of a SandboxResult that readers see unchanged."""
+_same = operator.attrgetter(*_SAME)
 
 
 class ShellResult(Struct, kw_only=True):
@@ -229,7 +231,7 @@ class RunRequest(Struct, kw_only=True):
         if self.callbacks is None:
             config = config.with_output(execution.hear)
         try:
-            async with service.slot(execution) as slot:
+            async with service.limit.slot(None, execution.wait_in_queue) as slot:
                 left = clock.time_left(config.timeout_ms, begun)
                 execution.reserve_output(config)
                 if self.callbacks is not None:
@@ -354,7 +356,7 @@ class SessionRequest(Struct, kw_only=True):
         try:
             async with (
                 session.in_turn() as box,
-                service.slot(execution, session.waiter) as slot,
+                service.limit.slot(session.waiter, execution.wait_in_queue) as slot,
             ):
                 left = clock.time_left(self.timeout_ms or session.config.timeout_ms, begun)
                 execution.reserve_output(session.config)
