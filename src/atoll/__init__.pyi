@@ -58,6 +58,7 @@ from atoll.errors import ModelTimeoutError as ModelTimeoutError
 from atoll.errors import ModelUnavailableError as ModelUnavailableError
 from atoll.errors import PackageError as PackageError
 from atoll.errors import PortError as PortError
+from atoll.errors import ProcessError as ProcessError
 from atoll.errors import SandboxClosedError as SandboxClosedError
 from atoll.errors import SandboxError as SandboxError
 from atoll.errors import SandboxLostError as SandboxLostError
@@ -100,6 +101,9 @@ from atoll.sandbox.base import BaseSandbox as BaseSandbox
 from atoll.sandbox.base import Sandbox as Sandbox
 from atoll.sandbox.blocking import SyncSandbox as SyncSandbox
 from atoll.sandbox.context import Context as Context
+from atoll.sandbox.process import OutputPiece as OutputPiece
+from atoll.sandbox.process import Process as Process
+from atoll.sandbox.process import SyncProcess as SyncProcess
 from atoll.sandbox.tools import Tool as Tool
 from atoll.sandbox.tools import tool as tool
 from atoll.search.coverage import Coverage as Coverage
@@ -116,6 +120,7 @@ from atoll.types import Artifact as Artifact
 from atoll.types import Display as Display
 from atoll.types import ExecuteResponse as ExecuteResponse
 from atoll.types import Outcome as Outcome
+from atoll.types import ProcessInfo as ProcessInfo
 from atoll.types import SandboxResult as SandboxResult
 from atoll.types import Variable as Variable
 from atoll.types import Variables as Variables

@@ -155,6 +155,10 @@ class SandboxStartError(SandboxError):
         super().__init__(f"the sandbox could not be started: {step}: {reason}")
 
 
+class ProcessError(SandboxError):
+    """A process beside the cells could not be started, is not known, or takes no input."""
+
+
 class SandboxClosedError(SandboxError):
     """A method was called on a sandbox that is closed."""
 
@@ -191,11 +195,13 @@ _IN_WORDS = {
     "packages": "have packages by name",
     "ports": "reach servers in the guest",
     "save": "save a session",
+    "processes": "start processes",
     "shell": "run shell commands",
     "workspace": "give access to its files",
 }
 _BACKENDS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
+    "processes": "Use backend='native' or 'daemon'.",
     "shell": "Use backend='native' or 'daemon'.",
     "packages": "Use backend='native' or 'daemon'.",
     "images": "Use backend='native', 'daemon' or 'gvisor'.",

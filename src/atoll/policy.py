@@ -117,6 +117,8 @@ class Capability(StrEnum):
     THREADS = "threads"
     SHELL = "shell"
     """`shell`: commands in bash or sh, next to the session's Python."""
+    PROCESSES = "processes"
+    """`start`, `processes`: programs beside the cells, with pipes or a terminal."""
     FORK = "fork"
     """fork, checkpoint, rollback, branches: live clones."""
     SAVE = "save"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +42,39 @@ class Outcome(StrEnum):
     """A guard refused the code before it ran."""
     BROKEN = "broken"
     """The process broke the protocol and was killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process beside a session's cells, as its supervisor saw it."""
+
+    id: str
+    pid: int
+    command: str | list[str]
+    started_at: float
+    """By the clock of its machine, in seconds since 1970."""
+    pty: bool = False
+    running: bool = True
+    exit_code: int | None = None
+    """128 and the number of the signal that ended it, if one did."""
+    signal: int | None = None
+
+    @property
+    def shown(self) -> str:
+        """The command as one line."""
+        return self.command if isinstance(self.command, str) else shlex.join(self.command)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOutput:
+    """What a process has printed since a reader's last request."""
+
+    info: ProcessInfo
+    stdout: bytes = b""
+    stdout_end: int = 0
+    """The offset of the first byte behind these, among all that it has printed."""
+    stderr: bytes = b""
+    stderr_end: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

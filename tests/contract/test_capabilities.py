@@ -14,13 +14,13 @@ FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save",
     "packages"
 }  # fmt: skip
 PROCESSES = {"images", "interpreter", "limit-processes", "shared-context", "shell", "subprocess"} | {
-    "threads"
+    "threads", "processes"
 }  # fmt: skip
 DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
     "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork", "ports"},
-    "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
+    "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter", "processes"}) | {"fork"},
     "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},
     "pyodide": EVERYWHERE | FILES | {"limit-processes", "fetch"},

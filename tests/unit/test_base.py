@@ -80,7 +80,7 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
             getattr(cls, "__annotations__", ())
         )
 
-    for_backends = {"ask_variable", "find_fault", "runtime_memory"}
+    for_backends = {"ask_process", "ask_variable", "find_fault", "runtime_memory"}
     names = public(atoll.Sandbox) - for_backends
     assert names <= public(atoll.SyncSandbox)
     for name in names:

@@ -141,6 +141,10 @@ class ClientSandbox(BaseSandbox):
         """Ask the session's guest about a variable; its answer is not checked yet."""
         return await self._ask(request)
 
+    async def ask_process(self, request: verbs.ProcessRequest[R]) -> R:
+        """Send a request about processes, which does not wait for the running cell."""
+        return await self._send(request)
+
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
         if self._is_open():

@@ -61,6 +61,10 @@ class InterpreterLauncher(Launcher):
         """The interpreter's version."""
         return self.python.version
 
+    def process_env(self) -> dict[str, str]:
+        """Return the variables that the interpreter was started with."""
+        return interpreter.environment(self.python) | dict(self.config.policy.env)
+
     def state_params(self) -> StateParams:
         """Return how large a state may be, and where the guest finds cloudpickle."""
         jailed = self.level >= Isolation.JAILED

@@ -193,6 +193,8 @@ class Session:
         """Why it cannot be saved without loss, as far as is known; empty if it can."""
         if self.box is not None and Capability.SAVE not in self.box.capabilities:
             return f"backend {self.box.backend!r} saves no sessions"
+        if getattr(self.box, "any_process_runs", False):
+            return "a process runs beside its cells"
         return "its checkpoints cannot be saved" if self._marks else self._unsavable
 
     def in_turn(self) -> AbstractAsyncContextManager[BaseSandbox]:
@@ -284,6 +286,8 @@ class Session:
                 async with self.in_turn() as box:
                     result = await asked.apply(box)
                     self._marks |= isinstance(asked, verbs.Checkpoint)
+            case verbs.ProcessRequest():
+                result = await self._ask_process(asked)
             case verbs.Cancel():
                 await self.cancel()
             case verbs.Folders(changing=changing):
@@ -295,6 +299,17 @@ class Session:
             case _:
                 raise SandboxError(f"a session here cannot be asked to {request.verb!r}")
         return cast("R", result)
+
+    async def _ask_process(self, request: verbs.ProcessRequest[R]) -> R:
+        """Ask about processes at once, also while a cell runs; only `start` wakes the session."""
+        wakes = isinstance(request, verbs.Start) and (self.box is None or self.frozen)
+        if self.box is None or wakes:
+            async with self.in_turn():
+                pass
+        self._require_open()
+        assert self.box is not None
+        self.used = time.monotonic()
+        return await request.apply(self.box)
 
     async def _set_tools(self, described: list[Any]) -> None:
         """Offer the tools that the client describes, and no others."""

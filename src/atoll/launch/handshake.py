@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.egress.gateway import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.guest.shared import values
+from atoll.launch.processes import GuestProcesses
 from atoll.sandbox import signatures
 from atoll.sandbox.bridge import HostBridge
 from atoll.sandbox.channel import ChannelEndedError, RemoteError
@@ -47,11 +48,16 @@ class RunningGuest:
     """Called when the guest is closed."""
     network: Share | None = None
     """Its hold on the proxy by which it reaches the network."""
+    network_env: Mapping[str, str] = field(default_factory=dict)
+    """The variables by which programs find that proxy."""
+    processes: GuestProcesses = field(default_factory=GuestProcesses)
+    """What the host started beside it."""
 
     async def close(self) -> None:
         """End the guest and close all that leads to it."""
         self.session.close()
         self.bridge.close()
+        self.processes.close()
         if self.on_close is not None:
             self.on_close()
         try:
@@ -110,7 +116,8 @@ async def handshake(
             params["network"] = gateway.guest_params(proxied=proxied)
         if gateway is not None and proxied:
             own = config.policy.env
-            params["env"] = {**params.get("env", {}), **gateway.environment(own)}
+            guest = replace(guest, network_env=gateway.environment(own))
+            params["env"] = {**params.get("env", {}), **guest.network_env}
         if params == handle.applied:
             return guest
         if not wait and gateway is None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.errors import UnsupportedError
-from atoll.policy import Isolation
+from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
@@ -60,6 +60,10 @@ class Launcher(ABC):
     def preloaded(self) -> str | None:
         """The tier of libraries that the guest started with; None if there is none."""
         return None
+
+    def process_env(self) -> dict[str, str]:
+        """Return the variables of a process beside the guest; UnsupportedError if it has none."""
+        raise UnsupportedError(self.backend, Capability.PROCESSES)
 
     def measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:  # noqa: ARG002
         """Return the result with the numbers that the backend itself has measured."""

@@ -10,7 +10,7 @@ import contextlib
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
 
 from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
@@ -25,6 +25,7 @@ from atoll.errors import (
 from atoll.files.direct import FolderFiles
 from atoll.launch import folders
 from atoll.launch.guest_ports import GuestPorts
+from atoll.launch.processes import GuestProcesses
 from atoll.launch.starts import Starts
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import command as commands
@@ -52,8 +53,9 @@ if TYPE_CHECKING:
     from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import CodeFault, CommittedImage, ExecuteResponse, SandboxResult
+    from atoll.types import CodeFault, CommittedImage, ExecuteResponse, ProcessInfo, SandboxResult
 
+R = TypeVar("R")
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
 """Guests whose destroy() was cancelled."""
@@ -232,6 +234,38 @@ class GuestSandbox(GuestPorts):
         self.logger.log_shell_complete(response)
         return response
 
+    async def ask_process(self, request: verbs.ProcessRequest[R]) -> R:
+        """Carry out a request about processes, at once: also while a cell runs."""
+        if Capability.PROCESSES not in self.capabilities:
+            raise self._unsupported(Capability.PROCESSES)
+        self._require_open()
+        if isinstance(request, verbs.Start):
+            return cast("R", await self._start_process(request))
+        if self._guest is not None:
+            return await self._guest.processes.carry_out(request)
+        return await GuestProcesses().carry_out(request)
+
+    async def _start_process(self, request: verbs.Start) -> ProcessInfo:
+        guest = await self._guest_at_once()
+        if self._level < Isolation.JAILED:
+            raise UnsupportedError(self.backend, f"start processes where it is only {self._level}")
+        self._changed, self._never_used = True, False
+        env = {**self._launcher.process_env(), **guest.network_env}
+        return await guest.processes.start(request, env, guest.lease.start_process)
+
+    @property
+    def any_process_runs(self) -> bool:
+        """Whether a process runs beside the cells."""
+        return self._guest is not None and self._guest.processes.any_running
+
+    async def _guest_at_once(self) -> RunningGuest:
+        """Return the guest, also while a cell runs; start one if there is none."""
+        guest = self._guest
+        if guest is None or guest.session.dead:
+            async with self._turn:
+                guest = await self._ensure()
+        return guest
+
     @property
     def tools(self) -> Mapping[str, Handler]:
         """The host functions that guest code may call now, by name."""
@@ -320,10 +354,7 @@ class GuestSandbox(GuestPorts):
         """
         self._changed |= changing
         self._never_used &= not changing
-        guest = self._guest
-        if guest is None or guest.session.dead:
-            async with self._turn:
-                guest = await self._ensure()
+        guest = await self._guest_at_once()
         shown = await guest.lease.folders()
         return folders.by_name(
             shown, hidden=self._launcher.hidden_folders, workspace=self.workspace

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.shared.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation, check_keys
+from atoll.sandbox import command as commands
 from atoll.sandbox import guard, verbs
+from atoll.sandbox import process as processes
 from atoll.sandbox import variables as guest_variables
 from atoll.sandbox.tools import by_name
 from atoll.text.name_hints import SandboxHints
@@ -26,12 +28,14 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.ports.forward import Forwards
     from atoll.sandbox.command import Command, CommandOptions
+    from atoll.sandbox.process import Process, StartOptions
     from atoll.sandbox.wire.answers import GuestAnswer
     from atoll.types import CommittedImage, ExecuteResponse, ListeningPort, Variables
 
     Tools = Mapping[str, Handler] | Iterable[Any]
     ToolChange = Callable[[Mapping[str, Handler]], Mapping[str, Handler]]
 
+R = TypeVar("R")
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 MAX_PORT = 65_535
 QUICKLY_CHECKED = 20_000
@@ -230,6 +234,25 @@ class BaseSandbox(SandboxHints, ABC):
         CommandOptions: cwd, env, stdin, merge_stderr. UnsupportedError without SHELL.
         """
         raise self._unsupported(Capability.SHELL)
+
+    async def start(self, command: Command, **options: Unpack[StartOptions]) -> Process:
+        """Start a process beside the cells, under the same isolation and limits.
+
+        A list is a program with its arguments, and no shell. `options` are those of StartOptions:
+        cwd, env, stdin, pty. It ends with the sandbox. UnsupportedError without PROCESSES.
+        """
+        request = processes.start_request(command, options)
+        self.logger.log_execution_start("process", self.policy, commands.shown(command))
+        return processes.Process(self, await self.ask_process(request))
+
+    async def processes(self) -> list[Process]:
+        """Return the processes that were started, those that have ended last included."""
+        found = await self.ask_process(verbs.ListProcesses())
+        return [processes.Process(self, info) for info in found]
+
+    async def ask_process(self, request: verbs.ProcessRequest[R]) -> R:  # noqa: ARG002
+        """Carry out a request about processes."""
+        raise self._unsupported(Capability.PROCESSES)
 
     async def fork(self) -> BaseSandbox:
         """Return a live clone with the same variables and files; the two are independent.

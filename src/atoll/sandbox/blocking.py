@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 from atoll.concurrency.portal import Portal
 from atoll.files.base import SyncFiles, blocking
 from atoll.sandbox.base import NOT_COPIED, BaseSandbox, check_options
+from atoll.sandbox.process import SyncProcess
 from atoll.text.name_hints import SandboxHints
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.policy import Capability, Isolation
     from atoll.sandbox.base import ExecuteOptions
+    from atoll.sandbox.command import Command
+    from atoll.sandbox.process import StartOptions
     from atoll.types import SandboxResult
 
 NOT_ASYNC = "this is a sandbox for blocking code"
@@ -107,6 +110,18 @@ class SyncSandbox(SandboxHints):
     def fork(self) -> SyncSandbox:
         """Return a live clone with the same variables and files; the two are independent."""
         return SyncSandbox(self._run(self._inner.fork()))
+
+    def start(self, command: Command, **options: Unpack[StartOptions]) -> SyncProcess:
+        """Start a process beside the cells, under the same isolation and limits.
+
+        A list is a program with its arguments, and no shell. `options` are those of StartOptions:
+        cwd, env, stdin, pty. It ends with the sandbox. UnsupportedError without PROCESSES.
+        """
+        return SyncProcess(self._run(self._inner.start(command, **options)), self._run)
+
+    def processes(self) -> list[SyncProcess]:
+        """Return the processes that were started, those that have ended last included."""
+        return [SyncProcess(found, self._run) for found in self._run(self._inner.processes())]
 
     def destroy(self) -> None:
         """End the guest and free everything it used. Calling it again does nothing.

@@ -34,7 +34,15 @@ from atoll.rpc.connection import Reply
 from atoll.sandbox import command as commands
 from atoll.sandbox.wire import answers
 from atoll.sandbox.wire.answers import GuestAnswer, Opened
-from atoll.types import CodeFault, CommittedImage, ExecuteResponse, ListeningPort, SandboxResult
+from atoll.types import (
+    CodeFault,
+    CommittedImage,
+    ExecuteResponse,
+    ListeningPort,
+    ProcessInfo,
+    ProcessOutput,
+    SandboxResult,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,6 +251,73 @@ class SetVariable(VariableRequest):
 
     name: str
     value: Any
+
+
+class ProcessRequest(Request[R]):
+    """A request about processes: it does not wait for the cell that runs."""
+
+    __slots__ = ()
+
+    async def apply(self, box: BaseSandbox) -> R:
+        """Ask the sandbox."""
+        answer: R = await box.ask_process(self)
+        return answer
+
+
+@verb("start", answers.PROCESS)
+class Start(ProcessRequest[ProcessInfo]):
+    """Start a process beside the cells; `pty` is the rows and columns of its terminal."""
+
+    command: str | None = None
+    argv: list[str] | None = None
+    cwd: str | None = None
+    env: dict[str, str] | None = None
+    stdin: bool = True
+    pty: list[int] | None = None
+
+
+@verb("processes", answers.PROCESSES, repeatable=True)
+class ListProcesses(ProcessRequest[list[ProcessInfo]]):
+    """List the processes, those that have ended last included."""
+
+
+@verb("process_read", answers.OUTPUT, repeatable=True)
+class ReadProcess(ProcessRequest[ProcessOutput]):
+    """Return output from these offsets on, or that it has ended; wait for it so long.
+
+    A stream without an offset is not returned. What was dropped is left out.
+    """
+
+    process: str
+    stdout: int | None = None
+    stderr: int | None = None
+    wait_ms: float = 0
+
+
+@verb("process_write", answers.WRITTEN)
+class WriteProcess(ProcessRequest[int]):
+    """Write `data`, which is base64, to its input, and close that at the `end`."""
+
+    process: str
+    data: str = ""
+    end: bool = False
+    wait_ms: float = 0
+
+
+@verb("process_resize", repeatable=True)
+class ResizeProcess(ProcessRequest[None]):
+    """Change the size of its terminal: rows and columns."""
+
+    process: str
+    size: list[int]
+
+
+@verb("process_signal")
+class SignalProcess(ProcessRequest[None]):
+    """Send a signal to its process group."""
+
+    process: str
+    signal: int
 
 
 @verb("tools", repeatable=True)

@@ -56,7 +56,8 @@ class SandboxHints(NameHints):
         {
             "run exec eval run_code exec_code execute_code run_cell cell": "execute(code)",
             "close aclose kill stop terminate shutdown quit exit end delete": "destroy()",
-            "command commands run_command cmd bash sh system process": "shell(command)",
+            "command commands run_command cmd bash sh system": "shell(command)",
+            "process popen spawn pty terminal start_process": "start(command)",
             "upload upload_file upload_files put put_file": "files.upload([(path, data)])",
             "download download_file download_files": "files.download([path])",
             "write write_file": "files.write(path, text)",
@@ -67,7 +68,7 @@ class SandboxHints(NameHints):
             "snapshot": "checkpoint() or save()",
             "restore undo revert": "rollback(mark)",
             "state dump dumps": "save()",
-            "reset restart start open": "initialize()",
+            "reset restart open": "initialize()",
             "get get_var": "get_variable(name)",
             "set set_var": "set_variable(name, value)",
             "vars globals locals namespace": "variables()",

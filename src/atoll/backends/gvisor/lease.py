@@ -13,6 +13,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.gvisor.ports import ContainerNetwork
+from atoll.backends.gvisor.process import start
 from atoll.errors import SandboxError, SandboxStartError
 from atoll.jail.measure import meter
 from atoll.jail.measure.meter import ContainerMemory
@@ -22,7 +23,9 @@ from atoll.jail.supervisor.client import Lease
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from atoll.backends.gvisor.process import ContainerProcess
     from atoll.guest.shared.messages import Json
+    from atoll.jail.supervisor.spec import ProcessSpec
     from atoll.types import EndReport
 
 _BYTE = b"x"
@@ -75,6 +78,10 @@ class Sockets:
         with contextlib.suppress(OSError):
             self.control.send(b"i")
 
+    def start_process(self, fds: list[int]) -> None:
+        """Tell the first process to start another one, with these descriptors."""
+        socket.send_fds(self.control, [b"s"], fds)
+
     def wait_status(self) -> int | None:
         """Return the guest's wait status that the first process sent; None if it sent none."""
         try:
@@ -113,6 +120,12 @@ class GvisorLease(Lease):
             self._sockets.give(fds)
         except OSError as exc:
             raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
+
+    async def start_process(self, wanted: ProcessSpec) -> ContainerProcess:  # type: ignore[override]
+        """Start a process beside the guest; ProcessError says why it does not start."""
+        process = start(wanted, self._sockets.start_process)
+        await process.started()
+        return process
 
     async def listener(self) -> socket.socket:
         """Return the listener for the guest's connections to its proxy."""

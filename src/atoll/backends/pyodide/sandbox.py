@@ -44,6 +44,7 @@ _MISSING = {
     Capability.HOST_FOLDER,
     Capability.SHARED_CONTEXT,
     Capability.SHELL,
+    Capability.PROCESSES,
     Capability.INTERPRETER,
     Capability.IMAGES,
     Capability.SUBPROCESS,

@@ -60,6 +60,7 @@ class RemoteSandbox(ClientSandbox):
         Capability.NETWORK,
         Capability.PORTS,
         Capability.FETCH,
+        Capability.PROCESSES,
     }
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:

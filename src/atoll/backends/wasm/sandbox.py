@@ -46,6 +46,7 @@ MISSING = frozenset(
         Capability.PORTS,
         Capability.SHARED_CONTEXT,
         Capability.SHELL,
+        Capability.PROCESSES,
         Capability.SUBPROCESS,
         Capability.THREADS,
         Capability.LIMIT_PROCESSES,

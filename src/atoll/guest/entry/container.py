@@ -1,7 +1,8 @@
 """The first process of a container with a kernel of its own, such as gVisor's.
 
-    host ──socket 0──▶ pid 1: descriptors at the start; then "i" for each interrupt, "p" for ports
-     ▲                  │ fork
+    host ──socket 0──▶ pid 1: descriptors at the start; then "i" for each interrupt, "p" for ports,
+     ▲                  │     "s" for each process to start beside the guest: see started
+     │                  │ fork
      └── wait status ───┤
                         ├──▶ the guest: a user without rights, descriptors as in a jail
                         ├──▶ the relay, if it has a network
@@ -148,8 +149,25 @@ def _watch(guest: int, wake: int) -> NoReturn:
                 os._exit(1)  # the host has gone
             if said == b"p":
                 _serve_ports(fds, wake)
+            elif said == b"s":
+                _start_process(fds, wake)
             else:
                 os.kill(guest, signal.SIGINT)
+
+
+def _start_process(fds: list[int], wake: int) -> None:
+    """Fork the process that starts another one and watches it."""
+    if fds and os.fork() == 0:
+        from . import started
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(wake)
+        os.dup2(fds[1], CONTROL)
+        _become_user()
+        started.serve(fds[0], fds[1:])
+    for fd in fds:
+        os.close(fd)
 
 
 def _serve_ports(fds: list[int], wake: int) -> None:

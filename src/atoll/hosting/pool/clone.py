@@ -33,7 +33,14 @@ async def clone(
     handle.channel.on_call = bridge.handle
     session = GuestSession(config, handle.lease, handle.channel, handle.output_fds)
     network = guest.network.share(config.network) if guest.network else None
-    twin = RunningGuest(handle.lease, session, bridge, guest.context_shared, network=network)
+    twin = RunningGuest(
+        handle.lease,
+        session,
+        bridge,
+        guest.context_shared,
+        network=network,
+        network_env=guest.network_env,
+    )
     try:
         await _await_start(handle)
     except BaseException as exc:

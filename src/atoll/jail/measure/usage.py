@@ -43,6 +43,8 @@ class JailUsage:
         self._forked: bool = source.get("forked", False)
         self._process: ProcessUsage | None = None
         self._fds: dict[str, int] = {}
+        self.started: set[int] = set()
+        """Processes that the host started beside the guest, which pid 1 is not the parent of."""
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes so far; None if nothing counts it."""
@@ -85,7 +87,7 @@ class JailUsage:
     def freezer(self) -> Freezer:
         """Return what stops and continues the jail's processes."""
         folder = os.path.dirname(self._paths.get("memory", ""))
-        return Freezer(folder, [pid for pid in (self._parent, self._pid) if pid])
+        return Freezer(folder, [pid for pid in (self._parent, self._pid, *self.started) if pid])
 
     def close(self) -> None:
         """Close the counters' files."""

@@ -18,11 +18,13 @@ from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
 from atoll.jail.measure.usage import JailUsage
 from atoll.jail.supervisor import packets, spec
 from atoll.jail.supervisor.guest_network import JailNetwork
+from atoll.jail.supervisor.process_lease import start_process
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
     from atoll.jail.supervisor.guest_network import GuestNetwork
-    from atoll.jail.supervisor.spec import Spec
+    from atoll.jail.supervisor.process_lease import ProcessLease
+    from atoll.jail.supervisor.spec import ProcessSpec, Spec
 
 _BOOT = boot.code("atoll.jail.supervisor.main")
 _SEND_BUFFER = 1 << 20
@@ -104,6 +106,14 @@ class Lease:
                 ours.close()
                 raise SandboxStartError("clone", str(exc)) from exc
         return Lease(ours)
+
+    async def start_process(self, wanted: ProcessSpec) -> ProcessLease:
+        """Start a process beside the guest; ProcessError says why it does not start."""
+        process = start_process(self._socket, wanted)
+        await process.started()
+        self.usage.started.add(process.outer_pid)
+        process.ended.add_done_callback(lambda _: self.usage.started.discard(process.outer_pid))
+        return process
 
     async def cpu_seconds(self) -> float:
         """Return the CPU time that the jail has used so far."""

@@ -6,6 +6,7 @@ Subclasses say how its processes are started: see started_jail, forked_guest and
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import select
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.process_record import ProcessRecord
 from atoll.jail.supervisor.shared_jail import SCANS, Reply, namespace_of
-from atoll.jail.supervisor.spec import SHOWN_FOLDERS
-from atoll.jail.walls import guest_sockets, loopback, syscalls
+from atoll.jail.supervisor.spec import NO_LIMITS, SHOWN_FOLDERS
+from atoll.jail.walls import guest_sockets, joined, loopback, steps, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +77,8 @@ class JailRecord(ABC):
         self.clone_in_progress: CloneRecord | None = None
         """The clone of this sandbox that is being made."""
         self.admit_clone: Callable[[JailRecord, socket.socket, socket.socket], None] | None = None
+        self.started: set[ProcessRecord] = set()
+        """Processes that the host started beside the guest."""
         self.give_back: Callable[[Cgroup], bool] | None = None
         """Takes its control group back for reuse; None if the group is removed instead."""
 
@@ -85,6 +89,24 @@ class JailRecord(ABC):
     @abstractmethod
     def roots(self) -> list[int]:
         """Return the pids that all other processes descend from; empty before the start."""
+
+    def walls(self) -> steps.Jail:
+        """Return what a process needs to take the steps JOINED: here, those of a forked guest."""
+        limits = self.limits or NO_LIMITS
+        if self.cgroup is not None:  # it counts the processes of each clone separately
+            limits = dataclasses.replace(limits, processes=None)
+        return steps.Jail(limits=limits, binds=(), host_uid=None, forked=True)
+
+    def entrance(self) -> joined.Entrance:
+        """Open the namespaces and the root of the guest's process.
+
+        SECURITY: it cannot change them itself. The pid was not reused if it is still the guest's.
+        """
+        pid = self.guest_pid()
+        found = joined.Entrance.of(str(pid))
+        if not pid or self.guest_pid() != pid:
+            raise ProcessLookupError(0, "the guest has ended")
+        return found
 
     def _guest_pidfd(self) -> int | None:
         """Return a pidfd of the guest, if there is one."""
@@ -115,6 +137,8 @@ class JailRecord(ABC):
             return  # the pids may have been reused
         self._gone = self.due = True
         self._end_network_helper()
+        for process in list(self.started):
+            process.kill()
         if self.shared_jail is None:
             self._signal_all()
         else:
@@ -200,6 +224,8 @@ class JailRecord(ABC):
         assert self.shared_jail is not None
         if self.cgroup is not None and not self.cgroup.emptied():
             return False
+        if self.started:  # until they are reaped, pid 1 does not have what they started
+            return False
         self.shared_jail.kill_privileged()
         scans = SCANS if self.cgroup is None else 1  # an emptied group starts no more processes
         return not self.mount_namespace or self.shared_jail.evict(self.mount_namespace, scans)
@@ -257,6 +283,8 @@ class JailRecord(ABC):
             self._keep_passed_fds(fds)
         elif command == "clone" and len(fds) == 2:
             self._clone(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
+        elif command == "start" and len(fds) == 2:
+            self._start_process(packets.end(fds[0]), fds[1])
         elif command == "interrupt":
             self._signal_guest()
         elif command == "usage":
@@ -269,6 +297,24 @@ class JailRecord(ABC):
             getattr(self, command)()
         else:
             self.kill()
+
+    def _start_process(self, lease: socket.socket, spec_fd: int) -> None:
+        """Start a process beside the guest; the host hears on its lease what becomes of it."""
+        process = ProcessRecord(self, lease, self._selector)
+        try:
+            if self._gone or self._reaped:
+                raise ProcessLookupError(0, "the sandbox has ended")
+            process.start(spec_fd, switches=os.geteuid() == 0)
+        except OSError as exc:
+            refuse(lease, f"start: {exc}")
+        else:
+            self.started.add(process)
+        finally:
+            os.close(spec_fd)
+
+    def started_pids(self) -> list[int]:
+        """Return the pids of processes that the host started: pid 1 is not their parent."""
+        return [process.pid for process in self.started if process.pid]
 
     def _show(self, fds: list[int]) -> None:
         """Let the host have descriptors that it asked for; none if all is gone."""
@@ -408,7 +454,7 @@ class JailRecord(ABC):
 
     def _processes(self) -> list[int]:
         """Return the jail's first process and all processes of this sandbox."""
-        pids = meter.processes(self.roots())
+        pids = meter.processes([*self.roots(), *self.started_pids()])
         if not self.mount_namespace:
             return pids  # it never shared the jail
         return pids[:1] + [item for item in pids[1:] if namespace_of(item) == self.mount_namespace]

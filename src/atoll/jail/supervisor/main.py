@@ -31,6 +31,7 @@ from atoll.jail.supervisor.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, 
 from atoll.jail.supervisor.started_jail import ColdJailRecord
 from atoll.jail.supervisor.zygote_host_record import ZygoteHostRecord
 from atoll.jail.walls import container, init, root, seccomp, steps, syscalls, users
+from atoll.jail.walls.joined import Entrance
 from atoll.jail.zygote import zygote_host
 from atoll.jail.zygote.clone import CloneRecord
 from atoll.jail.zygote.forked_guest import ForkedGuestRecord
@@ -208,7 +209,6 @@ class Supervisor:
                 workspace=spec.workspace,
                 container=spec.container,
                 image=spec.root,
-                terminal=spec.terminal,
                 cgroup_fds=list(group.entrances) if group else [],
                 caller=(os.geteuid(), os.getegid()),
                 umask=self._umask,
@@ -218,6 +218,7 @@ class Supervisor:
             if pid == 0:
                 _become_jail(spec, jail, guest_fds, record.status_write, record.lifeline_read)
             undo.pop_all()
+        record.jail = jail
         record.forked(pid)
         self._add(record)
 
@@ -353,26 +354,26 @@ def _become_init(
 ) -> NoReturn:
     if jail.host_uid is not None:
         _hand_over(guest_fds, jail.host_uid)
-    # Opened here, as a supervisor that is not root may not open it of a process in a jail.
-    network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     steps.take(steps.STARTED if jail.container is None else steps.CONTAINER, jail)
     below = "" if jail.container is None else container.GUEST_ROOT
-    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS], [network])
+    # Opened here, as a supervisor that is not root may not open them of a process in a jail.
+    entrance = Entrance.of("self").descriptors() if jail.container is None else ()
+    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS], entrance)
     init.run(spec, guest_fds, status, lifeline)
 
 
 def _report_built(
-    status: int, jail: steps.Jail, folders: Sequence[str], networks: Sequence[int] = ()
+    status: int, jail: steps.Jail, folders: Sequence[str], entrance: Sequence[int] = ()
 ) -> None:
-    """Report that the jail is built: its folders, its network if it has one, its notifications.
+    """Report that the jail is built: its folders, the way into it, its notifications.
 
     The last folder is the upper layer of an image's writable root, if it has one.
     """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     shown = [os.open(folder, flags) for folder in folders]
     shown += [] if jail.upper_fd is None else [jail.upper_fd]
-    fds = [*shown, *networks, *([] if jail.listener is None else [jail.listener])]
-    init.report(status, "built", fds, folders=len(shown), networks=len(networks))
+    fds = [*shown, *entrance, *([] if jail.listener is None else [jail.listener])]
+    init.report(status, "built", fds, folders=len(shown), entrance=len(entrance))
 
 
 def _hand_over(fds: list[int], owner: int) -> None:

@@ -123,7 +123,9 @@ class SharedJail:
 
     def _members(self) -> list[int]:
         roots = self.roots()
-        return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
+        started = [pid for session in self.sessions for pid in session.started_pids()]
+        found = meter.processes([*roots, *started])
+        return [pid for pid in found if pid != roots[0]] if roots else []
 
 
 def has_capabilities(pid: int) -> bool:

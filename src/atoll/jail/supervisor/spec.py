@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -105,6 +106,25 @@ class ForkSpec:
 
     zygote_host: str
     limits: Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """A process beside a jail's guest."""
+
+    argv: tuple[str, ...]
+    """The program; an empty name is a shell, which runs the next one."""
+    env: dict[str, str]
+    folder: str | None = None
+    """Where it starts, if that is not the working folder."""
+    stdin: bool = True
+    """Whether it gets a pipe for its input; else that is empty."""
+    terminal: tuple[int, int] | None = None
+    """Rows and columns of its terminal, if it gets one instead of pipes."""
+
+    def encoded(self) -> bytes:
+        """Return it as JSON."""
+        return json.dumps(_as_fields(self)).encode("utf-8", "surrogatepass")
 
 
 class ForkRequest(TypedDict):

@@ -11,6 +11,7 @@ from atoll.jail.measure.meter import ContainerMemory
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.jail_record import JailRecord
 from atoll.jail.supervisor.shared_jail import Listener, Reply
+from atoll.jail.walls import joined
 from atoll.jail.walls.remove import remove_tree
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from atoll.jail.measure.cgroup import Cgroup
     from atoll.jail.supervisor.shared_jail import Notification
     from atoll.jail.supervisor.spec import JailSpec, ZygoteHostSpec
+    from atoll.jail.walls import steps
 
 
 class StartedRecord(JailRecord):
@@ -172,8 +174,10 @@ class ColdJailRecord(StartedRecord):
         self.private_folder = None if alone else _make_private_folder()
         self._listener: Listener | None = None
         self._folders: list[int] = []
-        self._networks: list[int] = []
-        """The jail's network namespace, if it has one of its own."""
+        self.jail: steps.Jail | None = None
+        """The walls of the guest, which further processes get too."""
+        self._entrance: joined.Entrance | None = None
+        """The guest's namespaces and root, if it has its own."""
 
     def forked(self, pid: int) -> None:
         """Note the pid of the first process, which is the one to watch."""
@@ -187,10 +191,11 @@ class ColdJailRecord(StartedRecord):
     def _built(self, report: packets.Message) -> None:
         """Keep what pid 1 has opened: the supervisor would have to resolve the guest's paths."""
         of_folders = report.fields["folders"]
-        of_networks = of_folders + report.fields["networks"]
+        of_entrance = of_folders + report.fields["entrance"]
         self._folders = report.fds[:of_folders]
-        self._networks = report.fds[of_folders:of_networks]
-        for fd in report.fds[of_networks:]:
+        if entrance := report.fds[of_folders:of_entrance]:
+            self._entrance = joined.Entrance(entrance[:-1], entrance[-1])
+        for fd in report.fds[of_entrance:]:
             self._listener = Listener(fd, self._decide, self._selector)
         self._started()
 
@@ -203,9 +208,19 @@ class ColdJailRecord(StartedRecord):
 
     def _open_network(self) -> int:
         """Return the namespace that was opened when the jail was built."""
-        if not self._networks:
-            raise OSError(0, "it has no network of its own")
-        return os.dup(self._networks[0])
+        return os.dup(self.entrance().namespaces[0])
+
+    def entrance(self) -> joined.Entrance:
+        """Return the namespaces and the root that were opened when the jail was built."""
+        if self._entrance is None:
+            raise OSError(0, "it has no namespaces of its own")
+        return self._entrance
+
+    def walls(self) -> steps.Jail:
+        """Return the walls that the jail was built with."""
+        if self.jail is None:
+            raise OSError(0, "it has no jail")
+        return self.jail
 
     def _was_killed(self, status: int) -> bool:
         """Return whether it can have been killed: a container runtime outlives what it runs."""
@@ -226,7 +241,9 @@ class ColdJailRecord(StartedRecord):
         super()._release()
         if self._listener is not None:
             self._listener.close()
-        packets.close_all((*self._folders, *self._networks))
+        packets.close_all(self._folders)
+        if self._entrance is not None:
+            packets.close_all(self._entrance.descriptors())
         if self.private_folder:
             with contextlib.suppress(OSError):
                 remove_tree(self.private_folder)

@@ -20,12 +20,12 @@ from atoll.jail.supervisor import packets
 from atoll.jail.walls import syscalls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from atoll.jail.supervisor.spec import JailSpec
 
 _FIRST_HIGH_FD = 16
-_DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
+DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) -> NoReturn:
@@ -75,12 +75,12 @@ def _spawn(spec: JailSpec, guest_fds: list[int], status_fd: int, terminal: int |
         actions += [(os.POSIX_SPAWN_DUP2, 0, number) for number in (1, 2)]
     try:
         return os.posix_spawn(
-            find_program(spec),
+            find_program(spec.argv[0], spec.env),
             spec.argv,
             spec.env,
             file_actions=actions,
             setsid=True,
-            setsigdef=_DEFAULT_SIGNALS,
+            setsigdef=DEFAULT_SIGNALS,
         )
     except OSError as exc:
         _fail(spec, status_fd, exc)
@@ -99,20 +99,19 @@ def execute(
         os.setsid()
         for number, fd in enumerate(_high(guest_fds)):
             os.dup2(fd, number)
-        for name in _DEFAULT_SIGNALS:
+        for name in DEFAULT_SIGNALS:
             signal.signal(name, signal.SIG_DFL)
         env = dict(spec.env, HOME=folder, TMPDIR=folder) if folder else spec.env
-        os.execve(find_program(spec), list(spec.argv), env)
+        os.execve(find_program(spec.argv[0], spec.env), list(spec.argv), env)
     except OSError as exc:
         _fail(spec, status_fd, exc)
 
 
-def find_program(spec: JailSpec) -> str:
+def find_program(name: str, env: Mapping[str, str]) -> str:
     """Return the program's path; a name without a slash is looked up in the PATH of its jail."""
-    name = spec.argv[0]
     if "/" in name:
         return name
-    paths = (f"{folder}/{name}" for folder in spec.env.get("PATH", "").split(":") if folder)
+    paths = (f"{folder}/{name}" for folder in env.get("PATH", "").split(":") if folder)
     return next((path for path in paths if os.access(path, os.X_OK)), f"/{name}")
 
 

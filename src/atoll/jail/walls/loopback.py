@@ -11,19 +11,17 @@ network namespace alone: it sees no file and no process of the guest.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 from typing import NoReturn
 
 from atoll.jail.supervisor import packets
-from atoll.jail.walls import syscalls
+from atoll.jail.walls import syscalls, users
 
 PROXY_ADDRESS = ("127.0.0.1", 3128)
 BACKLOG = 64
 HELPER_SECONDS = 5.0
-_NS_GET_USERNS = 0xB701
 
 
 def listen_in(network: int) -> int:
@@ -63,7 +61,5 @@ def _help(network: int, answer: socket.socket) -> NoReturn:
 
 def enter(network: int) -> None:
     """Enter a network namespace, and first the user namespace that owns it: rights are there."""
-    owner = fcntl.ioctl(network, _NS_GET_USERNS)
-    if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):
-        syscalls.join(owner)
+    users.enter_owner(network)
     syscalls.join(network)

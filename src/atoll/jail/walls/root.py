@@ -41,6 +41,8 @@ SYSTEM_PATHS = (
     "/etc/os-release",
 )
 DEVICES = ("null", "zero", "full", "random", "urandom")
+JAIL_DEVICES = (*DEVICES, "tty")
+"""By the last one a program finds its own terminal, if it has one; never another's."""
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 _PRIVATE = tuple(PRIVATE_FOLDERS.values())
 _OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
@@ -120,7 +122,6 @@ def build(
     switched: bool,
     plain: bool = False,
     image: ImageRoot | None = None,
-    terminal: bool = False,
 ) -> int | None:
     """Make the root, and go into it; return the upper layer of an image's writable root.
 
@@ -128,9 +129,7 @@ def build(
     belong to; `switched`, whether that is another user than the one who runs this, so that a host
     folder's owner has to be translated. `plain`: with the
     whole of proc, which a container runtime needs, and without terminals, which it brings.
-    `terminal`: with /dev/tty, by which a program finds its own.
     """
-    devices = (*DEVICES, "tty") if terminal else DEVICES
 
     def furnish(workspace: int | None, tmpfs: int | None) -> None:
         if plain:
@@ -148,11 +147,9 @@ def build(
     workspace = None if folder is None else users.owned_tree(folder, mapped_owner)
     furnish_with = functools.partial(furnish, workspace)
     if image is None:
-        _build_tree(binds, furnish_with, mapped_owner, devices)
+        _build_tree(binds, furnish_with, mapped_owner)
         return None
-    return _build_image(
-        image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner, names=devices
-    )
+    return _build_image(image, binds, furnish_with, owner, disk, mapped_owner=mapped_owner)
 
 
 def build_zygote_host(
@@ -182,14 +179,13 @@ def _build_tree(
     binds: tuple[Bind, ...],
     furnish: Callable[[int | None], None],
     mapped_owner: int | None = None,
-    names: tuple[str, ...] = DEVICES,
 ) -> None:
     system, links = _open_system()
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
-    devices = _open_devices(names)
+    devices = _open_devices()
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
-    _make_skeleton(links, names)
+    _make_skeleton(links)
     _bind_all(system)
     _bind_devices(devices)
     furnish(None)
@@ -206,17 +202,16 @@ def _build_image(
     disk: int | None,
     *,
     mapped_owner: int | None,
-    names: tuple[str, ...] = DEVICES,
 ) -> int | None:
     """Make the root of an image's layers; return the upper one, if it is writable."""
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
-    devices = _open_devices(names)
+    devices = _open_devices()
     layers = image_root.open_layers(image, mapped_owner)
     tmpfs = image_root.mount(
         layers,
         NEW_ROOT,
         _box_options(disk),
-        points=_mount_points(extra, names),
+        points=_mount_points(extra),
         links=LINKS,
         files=FILES,
         owner=owner,
@@ -245,17 +240,17 @@ def _copy_app(owner: int, source: str, target: str) -> None:
         raise OSError(exc.errno, text) from exc
 
 
-def _mount_points(extra: list[tuple[Bind, int]], devices: tuple[str, ...]) -> dict[str, bool]:
+def _mount_points(extra: list[tuple[Bind, int]]) -> dict[str, bool]:
     """Return where an image's root gets mounts, and whether each is a folder."""
-    points = dict.fromkeys(FOLDERS, True) | {f"/dev/{name}": False for name in devices}
+    points = dict.fromkeys(FOLDERS, True) | {f"/dev/{name}": False for name in JAIL_DEVICES}
     for bind, fd in extra:
         if not any(_inside(bind.target, private) for private in _PRIVATE):
             points[bind.target] = stat.S_ISDIR(os.fstat(fd).st_mode)
     return points
 
 
-def _open_devices(names: tuple[str, ...]) -> list[tuple[str, int]]:
-    return [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in names]
+def _open_devices() -> list[tuple[str, int]]:
+    return [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC)) for name in JAIL_DEVICES]
 
 
 def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
@@ -276,12 +271,12 @@ def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
     return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in binds]
 
 
-def _make_skeleton(links: dict[str, str], devices: tuple[str, ...]) -> None:
+def _make_skeleton(links: dict[str, str]) -> None:
     for folder in FOLDERS:
         os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
         _write_file(NEW_ROOT + path, text.encode())
-    for name in devices:
+    for name in JAIL_DEVICES:
         _write_file(f"{NEW_ROOT}/dev/{name}")
     for path, target in (links | LINKS).items():
         os.symlink(target, NEW_ROOT + path)

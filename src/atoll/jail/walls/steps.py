@@ -8,8 +8,9 @@ A cold start (STARTED):
 
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
 (EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
-(CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces,
-GUARDED for one whose code the runtime checks where the kernel cannot confine it.
+(CLONED), which inherits all else from its origin. A process that joins a live jail has entered its
+namespaces and takes the last steps again (JOINED): see joined. CONFINED is for a process without
+namespaces, GUARDED for one whose code the runtime checks where the kernel cannot confine it.
 CONTAINER is STARTED for a program that is a container runtime.
 """
 
@@ -64,8 +65,6 @@ class Jail:
     jailed: bool = True
     workspace: str | None = None
     container: str | None = None  # the configuration of a container runtime
-    terminal: bool = False
-    """Whether its program has a terminal."""
     image: ImageRoot | None = None
     """The image whose files are its root."""
     cgroup_fds: list[int] = field(default_factory=list)
@@ -79,6 +78,8 @@ class Jail:
     """Whether a control group counts memory and processes."""
     init: int = -1
     """The pidfd of the jail's pid 1, if that was started before the guest."""
+    forked: bool = False
+    """Whether its mounts alone restrict the files: see restrict_scope."""
     inherited: int = 0
     """Address space that a forked guest inherits."""
     proc_fd: int = -1
@@ -174,7 +175,6 @@ def build_root(jail: Jail) -> None:
         owner,
         switched=switched,
         image=jail.image,
-        terminal=jail.terminal,
     )
 
 
@@ -318,6 +318,14 @@ def prepare_forked() -> None:
     root.proc_covers()
 
 
+def restrict_joined(jail: Jail) -> None:
+    """Restrict file access as that of the guest is restricted that the process joins."""
+    if jail.forked:
+        landlock.restrict_scope(landlock.scope_rules())
+    else:
+        restrict_files(jail)
+
+
 def drop_capabilities(_jail: Jail) -> None:
     """Drop all capabilities."""
     syscalls.drop_capabilities()
@@ -331,6 +339,11 @@ def drop_all_but_dormant(_jail: Jail) -> None:
 def filter_calls(jail: Jail) -> None:
     """Install the allow-list of system calls."""
     jail.listener = syscalls.install_filter(seccomp.jail_program(), listen=True)
+
+
+def filter_calls_unasked(_jail: Jail) -> None:
+    """Install the allow-list for a process that gets no descriptors of the host."""
+    syscalls.install_filter(seccomp.jail_program())
 
 
 def filter_calls_of_fork(jail: Jail) -> None:
@@ -409,6 +422,14 @@ CLONED: tuple[Step, ...] = (
     become_guest_of_origin,
     copy_mount_namespace,
     copy_private_folders,
+)
+JOINED: tuple[Step, ...] = (
+    restore_umask,
+    set_rlimits,
+    forbid_new_privileges,
+    restrict_joined,
+    drop_capabilities,
+    filter_calls_unasked,
 )
 CONFINED: tuple[Step, ...] = (
     join_cgroup,

@@ -18,7 +18,7 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-_CLONE_VM, _CLONE_FILES, _CLONE_INTO_CGROUP = 0x100, 0x400, 1 << 33
+_CLONE_VM, _CLONE_FILES, _CLONE_PARENT, _CLONE_INTO_CGROUP = 0x100, 0x400, 0x8000, 1 << 33
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -104,6 +104,11 @@ def fork(namespaces: int = 0, group: int | None = None) -> int:
     else:
         python.PyOS_AfterFork_Parent()
     return _check(pid, "clone")
+
+
+def fork_sibling() -> int:
+    """Fork a child of this process's parent, which then can wait for it."""
+    return fork(_CLONE_PARENT)
 
 
 def join(namespace_fd: int, kinds: int = 0) -> None:

@@ -20,6 +20,8 @@ from atoll.types import (
     CommittedImage,
     ExecuteResponse,
     ListeningPort,
+    ProcessInfo,
+    ProcessOutput,
     SandboxResult,
     validity,
 )
@@ -124,6 +126,50 @@ def _unpack_opened(reply: Reply) -> Opened:
     )
 
 
+def _pack_output(output: ProcessOutput) -> Reply:
+    plain = {
+        "info": asdict(output.info),
+        "stdout": len(output.stdout),
+        "stdout_end": output.stdout_end,
+        "stderr_end": output.stderr_end,
+    }
+    data = output.stdout + output.stderr if output.stderr else output.stdout
+    return Reply(plain, PassedFds([data] if data else []))
+
+
+def _unpack_output(reply: Reply) -> ProcessOutput:
+    data = bytes(reply.passed_fds.take_bytes()) if reply.passed_fds else b""
+    of_stdout = field(reply.value, "stdout", int)
+    return ProcessOutput(
+        info=_read_process(field(reply.value, "info", dict)),
+        stdout=data[:of_stdout],
+        stdout_end=field(reply.value, "stdout_end", int),
+        stderr=data[of_stdout:],
+        stderr_end=field(reply.value, "stderr_end", int),
+    )
+
+
+_PROCESS_FIELDS: dict[str, tuple[type, ...]] = {
+    "id": (str,),
+    "pid": (int,),
+    "command": (str, list),
+    "started_at": (float, int),
+    "pty": (bool,),
+    "running": (bool,),
+    "exit_code": (int, type(None)),
+    "signal": (int, type(None)),
+}
+
+
+def _read_process(given: Any) -> ProcessInfo:
+    found = mapping(given)
+    fields: dict[str, Any] = {name: found.get(name) for name in _PROCESS_FIELDS}
+    for name, kinds in _PROCESS_FIELDS.items():
+        if type(fields[name]) not in kinds:
+            raise SandboxError(f"invalid answer: {name} of a process is {fields[name]!r:.60}")
+    return ProcessInfo(**fields)
+
+
 NOTHING = Answer[None]("nothing", lambda _: Reply(None), lambda _: None)
 _RESULT = "`{result}`, and a memory file with what is long"
 CELL = Answer(_RESULT, results.pack, partial(results.unpack, SandboxResult))
@@ -173,6 +219,26 @@ CONNECTION = Answer[socket.socket](
     "`{}`, and the descriptor of a connected socket",
     lambda connection: Reply({}, PassedFds([connection.detach()])),
     lambda reply: socket.socket(fileno=reply.passed_fds.take()),
+)
+PROCESS = Answer[ProcessInfo](
+    "what is known of it: `{id, pid, command, running, exit_code, signal, ...}`",
+    lambda info: Reply(asdict(info)),
+    lambda reply: _read_process(reply.value),
+)
+PROCESSES = Answer[list[ProcessInfo]](
+    "`{processes}`, each as the answer to `start`",
+    lambda infos: Reply({"processes": list(map(asdict, infos))}),
+    lambda reply: list(map(_read_process, field(reply.value, "processes", list))),
+)
+OUTPUT = Answer(
+    "`{info, stdout, stdout_end, stderr_end}`, and a memory file: `stdout` bytes, then stderr",
+    _pack_output,
+    _unpack_output,
+)
+WRITTEN = Answer[int](
+    "`{written}`: how many bytes it took",
+    lambda count: Reply({"written": count}),
+    lambda reply: field(reply.value, "written", int),
 )
 AS_IT_IS = Answer[Reply]("as the operation says", lambda reply: reply, lambda reply: reply)
 

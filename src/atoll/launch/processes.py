@@ -1,0 +1,384 @@
+"""The processes beside a guest, on the machine of the guest: their output, input and end.
+
+SECURITY: a process is as hostile as the guest. What it prints is read without waiting, and kept up
+to a limit; how it ended is what the supervisor saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import dataclasses
+import fcntl
+import itertools
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from atoll.errors import BusyError, ConfigError, ProcessError
+from atoll.jail.supervisor.spec import ProcessSpec
+from atoll.sandbox import command as commands
+from atoll.sandbox import verbs
+from atoll.sandbox.process import check_size, signal_number
+from atoll.types import ProcessInfo, ProcessOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+R = TypeVar("R")
+MAX_RUNNING = 64
+MAX_ENDED = 32
+"""Processes that have ended and are still known."""
+KEPT_BYTES = 1 << 19
+"""Output that is kept of each stream."""
+PIECE = 1 << 18
+PATIENCE_SECONDS = 1.0
+"""For how long output waits for a reader that has read before."""
+TERM = "xterm-256color"
+END_OF_INPUT = b"\x04"
+"""What closes the input of a terminal, at the beginning of a line."""
+
+
+class Started(Protocol):
+    """A process that was started: what a lease has of it."""
+
+    pid: int
+    fds: list[int]
+    """The host's ends: its terminal alone, or stdin (if it has one), stdout and stderr."""
+    ended: asyncio.Future[int]
+    """Its wait status."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal."""
+
+    def close(self) -> None:
+        """Kill it."""
+
+
+class OutputBuffer:
+    """The last bytes of a stream, and where they are among all that was printed."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self.end = self._read_to = 0
+        self._read_at = -math.inf
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next piece would replace bytes that a reader still may want to have."""
+        if self.end - self._read_to <= KEPT_BYTES - PIECE:
+            return False
+        return time.monotonic() - self._read_at < PATIENCE_SECONDS
+
+    def feed(self, data: bytes) -> None:
+        """Keep what was printed; drop the oldest."""
+        self._kept += data
+        self.end += len(data)
+        if (excess := len(self._kept) - KEPT_BYTES) > 0:
+            del self._kept[:excess]
+
+    def read(self, at: int) -> bytes:
+        """Return what was printed from an offset on, without what was dropped."""
+        self._read_at = time.monotonic()
+        if at >= self.end:
+            return b""
+        self._read_to = self.end
+        first = max(0, at - self.end + len(self._kept))
+        with memoryview(self._kept) as view:
+            return bytes(view[first:])
+
+
+class GuestProcess:
+    """One process: what it printed, and what is written to it."""
+
+    def __init__(self, started: Started, info: ProcessInfo) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started, self.info = started, info
+        fds = list(started.fds)
+        self._terminal = fds[0] if info.pty and len(fds) == 1 else None
+        self._input = fds[0] if len(fds) in (1, 3) else None
+        outputs = fds if self._terminal is not None else fds[-2:]
+        self._buffers = [OutputBuffer(), OutputBuffer()]
+        self._readers = dict(zip(outputs, self._buffers, strict=False))
+        self._paused: set[int] = set()
+        self._news: asyncio.Future[None] = self._loop.create_future()
+        self._writing = asyncio.Lock()
+        for fd in fds:
+            os.set_blocking(fd, False)
+            with contextlib.suppress(OSError):  # a terminal, or the user's pipes are over a limit
+                fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIECE)
+        for fd in outputs:
+            self._loop.add_reader(fd, self._on_output, fd)
+        started.ended.add_done_callback(self._on_end)
+
+    async def read(self, request: verbs.ReadProcess) -> ProcessOutput:
+        """Return output that the reader does not have; wait for some, or the end."""
+        asked = (request.stdout, request.stderr)
+        until = self._loop.time() + request.wait_ms / 1000
+        while True:
+            if not self.info.running:
+                self._drain()
+            found = [
+                b"" if at is None else buffer.read(at)
+                for at, buffer in zip(asked, self._buffers, strict=True)
+            ]
+            left = until - self._loop.time()
+            if any(found) or not self.info.running or left <= 0:
+                break
+            await asyncio.wait({self._news}, timeout=min(left, PATIENCE_SECONDS / 2))
+        self._resume()
+        out, err = self._buffers
+        return ProcessOutput(
+            info=self.info,
+            stdout=found[0],
+            stdout_end=out.end if found[0] else asked[0] or 0,
+            stderr=found[1],
+            stderr_end=err.end if found[1] else asked[1] or 0,
+        )
+
+    async def write(self, request: verbs.WriteProcess) -> int:
+        """Write to its input; return how many bytes it took in time. Close it at the end."""
+        if self._input is None:
+            raise ProcessError(f"process {self.info.id} has no input, or it was closed")
+        data = _decode(request.data)
+        async with self._writing:
+            written = await self._write(data, request.wait_ms / 1000)
+            if request.end and written == len(data):
+                await self._end_input()
+        return written
+
+    async def _write(self, data: bytes, seconds: float) -> int:
+        written, until = 0, self._loop.time() + seconds
+        while written < len(data) and self._input is not None:
+            try:
+                written += os.write(self._input, memoryview(data)[written:])
+            except BlockingIOError:
+                left = until - self._loop.time()
+                if left <= 0 or not await self._writable(left):
+                    break
+            except OSError:  # it has closed its end, or has ended
+                raise ProcessError(f"process {self.info.id} reads no more input") from None
+        return written
+
+    async def _writable(self, seconds: float) -> bool:
+        assert self._input is not None
+        fd = self._input
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(fd, lambda: None if ready.done() else ready.set_result(None))
+        try:
+            waited: set[asyncio.Future[Any]] = {ready, self._started.ended}
+            first = asyncio.FIRST_COMPLETED
+            done, _ = await asyncio.wait(waited, timeout=seconds, return_when=first)
+            return bool(done)
+        finally:
+            if self._input is not None:
+                self._loop.remove_writer(fd)
+
+    async def _end_input(self) -> None:
+        if self._terminal is not None:
+            await self._write(END_OF_INPUT, 0)
+        elif self._input is not None:
+            os.close(self._input)
+            self._input = None
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of its terminal; ConfigError if it has none."""
+        if not self.info.pty:
+            raise ConfigError(f"process {self.info.id} has no terminal: start it with pty=True")
+        with contextlib.suppress(OSError):  # it has just ended
+            self._started.resize(*check_size(rows, columns))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group."""
+        self._started.signal(signal_number(number))
+
+    def close(self) -> None:
+        """Kill it, and close all that leads to it."""
+        self._started.close()
+        self._end(None)
+        for fd in list(self._readers):
+            self._close_reader(fd)
+        if self._input is not None and self._input != self._terminal:
+            os.close(self._input)
+        self._input = None
+
+    def _on_output(self, fd: int) -> None:
+        """Read a piece, so that other streams have their turn as well."""
+        buffer = self._readers[fd]
+        if buffer.is_full:
+            self._pause(fd)
+            return
+        try:
+            data = os.read(fd, PIECE)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: no process has the terminal open any more
+            data = b""
+        if data:
+            buffer.feed(data)
+        else:
+            self._close_reader(fd)
+        self._notify()
+
+    def _pause(self, fd: int) -> None:
+        """Read nothing more until the reader has read, or was waited for long enough."""
+        self._loop.remove_reader(fd)
+        if fd in self._paused:
+            return
+        self._paused.add(fd)
+        self._loop.call_later(PATIENCE_SECONDS, self._resume)
+
+    def _resume(self) -> None:
+        while self._paused:
+            fd = self._paused.pop()
+            if fd in self._readers:
+                self._loop.add_reader(fd, self._on_output, fd)
+
+    def _close_reader(self, fd: int) -> None:
+        del self._readers[fd]
+        self._paused.discard(fd)
+        self._loop.remove_reader(fd)
+        if fd == self._terminal and self._input is not None:
+            self._loop.remove_writer(fd)
+            self._input = None
+        os.close(fd)
+
+    def _on_end(self, ended: asyncio.Future[int]) -> None:
+        if not ended.cancelled():
+            self._drain()
+            self._end(ended.result())
+
+    def _drain(self) -> None:
+        """Read what is left in the pipes; what the process started may print more later."""
+        for fd in list(self._readers):
+            for _ in range(KEPT_BYTES // PIECE):
+                if fd in self._readers:
+                    self._on_output(fd)
+
+    def _end(self, status: int | None) -> None:
+        if self.info.running:
+            status = 9 if status is None else status
+            killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+            code = 128 + killed if killed is not None else os.WEXITSTATUS(status)
+            self.info = dataclasses.replace(self.info, running=False, exit_code=code, signal=killed)
+        self._notify()
+
+    def _notify(self) -> None:
+        if not self._news.done():
+            self._news.set_result(None)
+        self._news = self._loop.create_future()
+
+
+class GuestProcesses:
+    """The processes beside one guest."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, GuestProcess] = {}
+        self._numbers = itertools.count(1)
+        self._starting = 0
+
+    @property
+    def any_running(self) -> bool:
+        """Whether one has not ended."""
+        return any(process.info.running for process in self._known.values())
+
+    async def start(
+        self,
+        request: verbs.Start,
+        env: Mapping[str, str],
+        start: Callable[[ProcessSpec], Awaitable[Started]],
+    ) -> ProcessInfo:
+        """Start a process; BusyError if too many run."""
+        running = sum(process.info.running for process in self._known.values())
+        if running + self._starting >= MAX_RUNNING:
+            raise BusyError(f"{MAX_RUNNING} processes run in this session: end one of them first")
+        spec, command = spec_of(request, env)
+        self._starting += 1
+        try:
+            started = await start(spec)
+        finally:
+            self._starting -= 1
+        info = ProcessInfo(
+            id=str(next(self._numbers)),
+            pid=started.pid,
+            command=command,
+            started_at=time.time(),
+            pty=spec.terminal is not None,
+        )
+        self._known[info.id] = GuestProcess(started, info)
+        self._forget_ended()
+        return info
+
+    async def carry_out(self, request: verbs.ProcessRequest[R]) -> R:
+        """Carry out any other request; ProcessError if there is no such process."""
+        asked: Any = request
+        result: Any = None
+        match asked:
+            case verbs.ListProcesses():
+                result = [process.info for process in self._known.values()]
+            case verbs.ReadProcess():
+                result = await self._get(asked.process).read(asked)
+            case verbs.WriteProcess():
+                result = await self._get(asked.process).write(asked)
+            case verbs.ResizeProcess(size=[rows, columns]):
+                self._get(asked.process).resize(rows, columns)
+            case verbs.SignalProcess():
+                self._get(asked.process).signal(asked.signal)
+            case _:
+                raise ConfigError(f"not a request about a process: {request!r:.200}")
+        return cast("R", result)
+
+    def close(self) -> None:
+        """Kill all."""
+        for process in self._known.values():
+            process.close()
+
+    def _get(self, ident: str) -> GuestProcess:
+        if ident not in self._known:
+            raise no_process(ident)
+        return self._known[ident]
+
+    def _forget_ended(self) -> None:
+        ended = [key for key, process in self._known.items() if not process.info.running]
+        for key in ended[: max(0, len(ended) - MAX_ENDED)]:
+            self._known.pop(key).close()
+
+
+def no_process(ident: str) -> ProcessError:
+    """Return the error for a process that is not known."""
+    return ProcessError(
+        f"there is no process {ident!r:.40}: it was never started, it was forgotten "
+        f"({MAX_ENDED} that have ended are known), or its session was started afresh"
+    )
+
+
+def spec_of(request: verbs.Start, env: Mapping[str, str]) -> tuple[ProcessSpec, str | list[str]]:
+    """Return what to start, and the command as it was given; ConfigError if it cannot be."""
+    params = {name: getattr(request, name) for name in ("command", "argv", "cwd", "env")}
+    command, options = commands.from_params(params)
+    checked = commands.to_params(command, options)
+    size = None if request.pty is None else check_size(*request.pty)
+    argv = ("", checked["command"]) if "command" in checked else tuple(checked["argv"])
+    return (
+        ProcessSpec(
+            argv=argv,
+            env={**env, **({"TERM": TERM} if size else {}), **checked.get("env", {})},
+            folder=checked.get("cwd"),
+            stdin=request.stdin,
+            terminal=size,
+        ),
+        command if isinstance(command, str) else list(command),
+    )
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigError("data is not base64") from None
