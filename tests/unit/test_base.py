@@ -93,9 +93,19 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
                 if (name, key) != ("execute", "options")
             ]
             blocking = blocking.replace(parameters=own)  # those of the backend wasm alone
-            assert str(blocking).replace("'SyncSandbox'", "'BaseSandbox'") == str(
-                inspect.signature(method)
-            ), name
+            shown = str(blocking).replace("SyncSandbox", "BaseSandbox")
+            shown = shown.replace("SyncProcess", "Process")
+            assert shown == str(inspect.signature(method)), name
+
+
+def test_the_blocking_process_has_every_method_with_the_same_arguments():
+    names = {name for name in dir(atoll.Process) if not name.startswith("_")}
+    assert names == {name for name in dir(atoll.SyncProcess) if not name.startswith("_")} - {"info"}
+    for name in names:
+        method = getattr(atoll.Process, name)
+        if inspect.iscoroutinefunction(method):
+            blocking = inspect.signature(getattr(atoll.SyncProcess, name))
+            assert str(blocking) == str(inspect.signature(method)), name
 
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])

@@ -16,7 +16,7 @@ from atoll.jail.walls import root, users
 
 WAIT = 30_000
 DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
-DEVICES |= {"urandom", "zero"}
+DEVICES |= {"tty", "urandom", "zero"}
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_nothing_of_the_kernel_can_be_set(shared, file):
     [
         "/boot", "/sys", "/run", "/var", "/srv", "/media", "/lost+found",
         "/etc/shadow", "/etc/hostname", "/etc/machine-id", "/etc/ssh", "/etc/resolv.conf",
-        "/home/guest/.ssh", "/proc/kcore/x", "/dev/tty", "/dev/kvm", "/dev/fuse",
+        "/home/guest/.ssh", "/proc/kcore/x", "/dev/tty0", "/dev/kvm", "/dev/fuse",
         "/dev/mem", "/dev/mapper", "/dev/net",
     ],
 )  # fmt: skip

@@ -64,7 +64,9 @@ def make(**sessions: int) -> SharedJail:
 
 class _Session(SimpleNamespace):
     def __init__(self, space: int, clone_in_progress: object = None) -> None:
-        super().__init__(mount_namespace=space, clone_in_progress=clone_in_progress)
+        super().__init__(
+            mount_namespace=space, clone_in_progress=clone_in_progress, started_pids=list
+        )
 
     def __hash__(self) -> int:
         return id(self)
@@ -191,6 +193,7 @@ def test_a_clone_with_a_group_is_looked_for_only_once_the_group_is_empty(monkeyp
     jail = SharedJail(list, lambda: None, lambda: None)
     monkeypatch.setattr(jail, "_members", lambda: looks.append("look") or [])
     session = object.__new__(ForkedGuestRecord)
+    session.started = set()
     session.shared_jail, session.mount_namespace = jail, 12345
     session.cgroup = SimpleNamespace(emptied=lambda: bool(looks))
     assert not session._killed_in_shared_jail()
