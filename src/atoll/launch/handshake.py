@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from atoll.egress.gateway import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 START_SECONDS = 30
 KILLED = (None, signal.SIGKILL)
 """How a guest ends that another process has killed, as its supervisor saw it or could not see."""
+
+
+class CpuReading(NamedTuple):
+    """The CPU time that a guest has used so far. Another guest is another object."""
+
+    guest: object
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,13 @@ class RunningGuest:
         finally:  # also if the caller is cancelled meanwhile
             if self.network is not None:
                 await self.network.release()
+
+    async def cpu_reading(self) -> CpuReading:
+        """Return the CPU time of all its processes, as the host counts it."""
+        counted = self.lease.usage.counted_cpu_seconds()
+        if counted is None:  # no control group: the supervisor asks /proc
+            counted = await self.lease.cpu_seconds()
+        return CpuReading(self, counted)
 
     def with_network(self, result: SandboxResult, on_stderr: LineCallback | None) -> SandboxResult:
         """Return a result with what the guest asked the network for, and refusals not shown yet."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.errors import UnsupportedError
+from atoll.errors import ConfigError, UnsupportedError
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from atoll.config import SandboxConfig
     from atoll.guest.shared.messages import StateParams
     from atoll.launch.handshake import RunningGuest
@@ -60,6 +62,17 @@ class Launcher(ABC):
     def preloaded(self) -> str | None:
         """The tier of libraries that the guest started with; None if there is none."""
         return None
+
+    def check_network(self, capabilities: Collection[Capability]) -> None:
+        """Raise ConfigError if the guest could pass by its network policy, or not use it."""
+        if self.config.network is None:
+            return
+        if Capability.NETWORK not in capabilities and Capability.FETCH not in capabilities:
+            problem = f"backend {self.backend!r} cannot hold a network policy: use 'native'"
+            raise ConfigError(f"{problem} or 'daemon'")
+        if Capability.NETWORK in capabilities and self.level < Isolation.JAILED:
+            problem = f"a network policy needs a jail; this sandbox is only {self.level}"
+            raise ConfigError(f"{problem}: atoll doctor says why")
 
     def process_env(self) -> dict[str, str]:
         """Return the variables of a process beside the guest; UnsupportedError if it has none."""

@@ -10,12 +10,11 @@ import contextlib
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack, cast
 
 from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
 from atoll.errors import (
-    ConfigError,
     SandboxClosedError,
     SandboxError,
     SandboxLostError,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler
     from atoll.files.base import Files
-    from atoll.launch.handshake import RunningGuest
+    from atoll.launch.handshake import CpuReading, RunningGuest
     from atoll.launch.launcher import Launcher
     from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.command import Command, CommandOptions
@@ -59,13 +58,6 @@ R = TypeVar("R")
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
 """Guests whose destroy() was cancelled."""
-
-
-class CpuReading(NamedTuple):
-    """The CPU time that a guest has used so far. Another guest is another object."""
-
-    guest: object
-    seconds: float
 
 
 class GuestSandbox(GuestPorts):
@@ -116,7 +108,7 @@ class GuestSandbox(GuestPorts):
         """Start a guest with `context`. A running guest is ended, and its state is lost."""
         guard.require(self._config.guard)
         self._level = await self._launcher.prepare()
-        self._check_network()
+        self._launcher.check_network(self.capabilities)
         async with self._turn:
             await self._release()
             shared = None if context is None else await asyncio.to_thread(contexts.share, context)
@@ -372,10 +364,7 @@ class GuestSandbox(GuestPorts):
         guest = self._guest
         if guest is None or guest.session.dead:
             return None
-        counted = guest.lease.usage.counted_cpu_seconds()
-        if counted is None:  # no control group: the supervisor asks /proc
-            counted = await guest.lease.cpu_seconds()
-        return CpuReading(guest, counted)
+        return await guest.cpu_reading()
 
     async def freeze(self) -> None:
         """Stop all that the guest runs until `thaw`; UnsupportedError if this host cannot."""
@@ -420,17 +409,6 @@ class GuestSandbox(GuestPorts):
             await self._release()
         finally:
             self._launcher.close()
-
-    def _check_network(self) -> None:
-        """Raise ConfigError if the guest could pass by its network policy, or not use it."""
-        if self._config.network is None:
-            return
-        if not self.capabilities & {Capability.NETWORK, Capability.FETCH}:
-            problem = f"backend {self.backend!r} cannot hold a network policy: use 'native'"
-            raise ConfigError(f"{problem} or 'daemon'")
-        if Capability.NETWORK in self.capabilities and self._level < Isolation.JAILED:
-            problem = f"a network policy needs a jail; this sandbox is only {self._level}"
-            raise ConfigError(f"{problem}: atoll doctor says why")
 
     def _require_open(self) -> None:
         super()._require_open()

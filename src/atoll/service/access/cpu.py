@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.concurrency.background import Background
-    from atoll.launch.sandbox import CpuReading
+    from atoll.launch.handshake import CpuReading
     from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.keys import Principal
     from atoll.service.access.quotas import Quotas
