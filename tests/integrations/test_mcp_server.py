@@ -14,10 +14,12 @@ from mcp.shared.exceptions import MCPError
 
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.integrations import mcp_server, mcp_sessions
+from atoll.integrations import mcp_http, mcp_sessions
 from atoll.integrations.mcp_server import make_server
+from atoll.integrations.mcp_sessions import Owner
 
 TOKEN = "a-token-for-this-test"
+ONE, TWO = (Owner(name=name, connected=True) for name in ("one", "two"))
 
 
 def opened(**options):
@@ -56,17 +58,17 @@ async def test_a_session_keeps_variables_forks_and_rolls_back():
 async def test_a_fork_that_waits_for_a_cell_keeps_no_other_session_waiting():
     sessions = mcp_sessions.Sessions(SandboxConfig(preload="bare"))
     try:
-        busy = await sessions.get("one", "main")
+        busy = await sessions.get(ONE, "main")
         release = asyncio.Event()
         running = asyncio.create_task(busy.run(release.wait))
         await asyncio.sleep(0)
-        forking = asyncio.create_task(sessions.fork("one", "main", "twin"))
-        other = await asyncio.wait_for(sessions.get("two", "main"), 60)
+        forking = asyncio.create_task(sessions.fork(ONE, "main", "twin"))
+        other = await asyncio.wait_for(sessions.get(TWO, "main"), 60)
         assert not forking.done()
         with pytest.raises(ConfigError, match="already"):
-            await sessions.fork("one", "main", "twin")
+            await sessions.fork(ONE, "main", "twin")
         with pytest.raises(ConfigError, match="being made"):
-            await sessions.get("one", "twin")
+            await sessions.get(ONE, "twin")
         assert (await other.box.execute("1")).success
         release.set()
         await running
@@ -204,11 +206,11 @@ async def test_the_number_of_sessions_and_contexts_is_limited():
 
 async def test_an_idle_session_ends_and_its_name_opens_a_new_one():
     sessions = mcp_sessions.Sessions(SandboxConfig(preload="bare"))
-    first = await sessions.get("", "a")
-    assert await sessions.get("", "a") is first
+    first = await sessions.get(ONE, "a")
+    assert await sessions.get(ONE, "a") is first
     first.used -= mcp_sessions.IDLE_SECONDS + 1
-    assert await sessions.get("", "a") is not first
-    assert sessions.names("other connection") == []
+    assert await sessions.get(ONE, "a") is not first
+    assert sessions.of(TWO) == []
     await sessions.close_all()
 
 
@@ -236,7 +238,7 @@ async def http(token):
     ready = asyncio.get_running_loop().create_future()
     server = make_server(SandboxConfig(preload="bare"))
     serving = asyncio.ensure_future(
-        mcp_server.serve_http(server, token=token, on_ready=ready.set_result)
+        mcp_http.serve_http(server, tokens=(token,), on_ready=ready.set_result)
     )
     try:
         yield await ready
@@ -290,11 +292,11 @@ async def check_progress_resources_and_cancellation(client):
 
 
 def test_without_a_token_only_this_machine_is_served(monkeypatch):
-    mcp_server.check_host("127.0.0.1", None)
-    mcp_server.check_host("0.0.0.0", TOKEN)
+    mcp_http.check_host("127.0.0.1", guarded=False)
+    mcp_http.check_host("0.0.0.0", guarded=True)
     for host in ("0.0.0.0", "example.org", "::"):
         with pytest.raises(ConfigError, match="this machine alone"):
-            mcp_server.check_host(host, None)
+            mcp_http.check_host(host, guarded=False)
     monkeypatch.setenv("ATOLL_MCP_TOKEN", "short")
     with pytest.raises(ConfigError, match="at least 16"):
-        mcp_server.token_from_environment()
+        mcp_http.tokens_from_environment()

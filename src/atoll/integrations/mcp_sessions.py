@@ -1,8 +1,9 @@
-"""The sandboxes behind `atoll mcp`: named sessions of each client, their outputs and contexts.
+"""The sandboxes behind `atoll mcp`: sessions of each client, their outputs and contexts.
 
-SECURITY: a name is looked up under the connection that made it, so one HTTP session cannot use
-another's sandbox. The number of sandboxes, their idle time and their stored output have limits;
-above them a call is refused, or the oldest output is deleted.
+SECURITY: a session is looked up under its owner: the connection that opened it, or the token where
+the protocol has no connections. There the server chooses the handle, which cannot be guessed. The
+number of sandboxes, their idle time and their stored output have limits; above them a call is
+refused, or the oldest output is deleted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import secrets
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import ConfigError
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     """Called with a growing number, and the last line of output."""
 
 T = TypeVar("T")
+MAIN = "main"
+"""The session of a connection's calls that name none."""
 MAX_SESSIONS = 16
 IDLE_SECONDS = 1800.0
 MAX_CONTEXTS = 16
@@ -40,6 +45,16 @@ KEPT_BYTES = 64 << 20
 GIVEN = "context"
 """The name of the context that the server was started with."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Whose a session is."""
+
+    name: str
+    connected: bool
+    """Whether it is one connection, which may choose names; otherwise a token, whose clients
+    know sessions by the handles that they got."""
 
 
 class Progress:
@@ -75,6 +90,8 @@ class Session:
         self.name = name
         self._lock, self._progress = asyncio.Lock(), Progress(None)
         self._outputs, self._count = SpillStore(None, name, KEPT_BYTES), 0
+        self.files: dict[str, str] | None = None
+        """Size and time of each file by its path, as a client last heard of them."""
         self.used = time.monotonic()
 
     def hear(self, _stream: str, text: str) -> None:
@@ -125,6 +142,10 @@ class Session:
             return shown, number
         return shown, None
 
+    def outputs(self) -> list[str]:
+        """Return the numbers of the outputs that are kept."""
+        return [name.removesuffix(".txt") for name in self._outputs.paths()]
+
     def output(self, number: str) -> str:
         """Return a whole stored output; ConfigError if there is none of that number."""
         path = self._outputs.paths().get(f"{number}.txt")
@@ -141,7 +162,7 @@ class Session:
 
 
 class Sessions:
-    """All sessions of one server, by connection and name."""
+    """All sessions of one server, by owner and name."""
 
     def __init__(
         self,
@@ -154,27 +175,47 @@ class Sessions:
         self._most, self._idle = most, idle_seconds
         self._all: dict[tuple[str, str], Session] = {}
         self._contexts: dict[tuple[str, str], Context] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[Session]] = {}
         self._forking: set[tuple[str, str]] = set()
         """Clones that are being made: they take room, and their names."""
-        self._opening = asyncio.Lock()
 
-    async def get(self, connection: str, name: str) -> Session:
-        """Return a session; a name that is new to the connection opens a sandbox."""
-        key = (connection, _checked(name))
-        async with self._opening:
-            await self._end_idle()
-            if key in self._forking:
-                raise ConfigError(f"the session {name!r} is being made: wait for its fork")
-            if key not in self._all:
-                self._require_room()
-                self._all[key] = await self._open(name)
-            self._all[key].used = time.monotonic()
-            return self._all[key]
+    async def open(self, owner: Owner) -> Session:
+        """Open a sandbox under a new handle."""
+        await self._end_idle()
+        return await self._open((owner.name, _handle()))
 
-    async def fork(self, connection: str, name: str, new: str) -> Session:
-        """Clone a session under a new name."""
-        source, key = await self.get(connection, name), (connection, _checked(new))
-        if key in self._all or key in self._forking:
+    async def get(self, owner: Owner, name: str | None = None) -> Session:
+        """Return a session.
+
+        Without a name: the main one of a connection, or a new one. A name that is new to a
+        connection opens a sandbox.
+        """
+        if name is None and not owner.connected:
+            return await self.open(owner)
+        name = _checked(MAIN if name is None else name)
+        key = (owner.name, name)
+        await self._end_idle()
+        if key in self._forking:
+            raise ConfigError(f"the session {name!r} is being made: wait for its fork")
+        found = self._all.get(key)
+        if found is None:
+            if not owner.connected:
+                raise ConfigError(
+                    f"there is no session {name!r}: open one with open_session, "
+                    "and pass the handle that it returns"
+                )
+            found = await self._open(key)
+        found.used = time.monotonic()
+        return found
+
+    async def fork(self, owner: Owner, name: str | None, new: str | None = None) -> Session:
+        """Clone a session under a new name, which only a connection may choose."""
+        if new is not None and not owner.connected:
+            raise ConfigError("leave out `new`: this server chooses the handle, and returns it")
+        source = await self.get(owner, name)
+        new = _handle() if new is None else _checked(new)
+        key = (owner.name, new)
+        if key in self._all or key in self._forking or key in self._opening:
             raise ConfigError(f"there is a session {new!r} already: choose another name")
         self._require_room()
         made = Session(new)
@@ -186,41 +227,44 @@ class Sessions:
         self._all[key] = made
         return made
 
-    def names(self, connection: str) -> list[str]:
-        """Return the names of a connection's sessions, oldest first."""
-        return [name for owner, name in self._all if owner == connection]
+    def default(self, owner: Owner) -> str:
+        """Return the session that is meant without a name; ConfigError if one has to be named."""
+        if not owner.connected:
+            raise ConfigError("name the session: pass the handle that open_session returned")
+        return MAIN
 
-    async def close(self, connection: str, name: str) -> None:
+    def of(self, owner: Owner) -> list[Session]:
+        """Return an owner's sessions, oldest first."""
+        return [session for key, session in self._all.items() if key[0] == owner.name]
+
+    async def close(self, owner: Owner, name: str) -> None:
         """End a session; ConfigError if there is none of that name."""
-        ended = self._all.pop((connection, name), None)
-        if ended is None:
-            raise ConfigError(f"there is no session {name!r:.70}")
-        await ended.close()
+        await self._close((owner.name, name))
 
     async def sweep(self) -> None:
         """End idle sessions, until cancelled."""
         while True:
             await asyncio.sleep(self._idle / 10)
-            async with self._opening:
-                await self._end_idle()
+            await self._end_idle()
 
     async def close_all(self) -> None:
         """End every sandbox."""
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for key in tuple(self._all):
-            await self.close(*key)
+            await self._close(key)
         await self._opener.close()
 
-    def open_context(self, connection: str, name: str, text: str) -> ContextIndex:
+    def open_context(self, owner: Owner, name: str, text: str) -> ContextIndex:
         """Keep a text for searches under a name; one of the same name is replaced."""
-        key = (connection, _checked(name))
-        owned = [context for context in self._contexts if context[0] == connection]
+        key = (owner.name, _checked(name))
+        owned = [context for context in self._contexts if context[0] == owner.name]
         if key not in self._contexts and len(owned) >= MAX_CONTEXTS:
             del self._contexts[owned[0]]
         self._contexts.pop(key, None)  # so that the last key is the one opened last
         self._contexts[key] = Context.from_text(text)
         return ContextIndex.of(self._contexts[key])
 
-    def context(self, connection: str, name: str | None = None) -> ContextIndex:
+    def context(self, owner: Owner, name: str | None = None) -> ContextIndex:
         """Return an open context: by its name, or the one opened last.
 
         The context that the server was started with is open as `context`.
@@ -228,7 +272,7 @@ class Sessions:
         if isinstance(self._given, str):
             self._given = Context.from_text(self._given)
         given = {GIVEN: self._given} if isinstance(self._given, Context) else {}
-        owned = {key[1]: context for key, context in self._contexts.items() if key[0] == connection}
+        owned = {key[1]: context for key, context in self._contexts.items() if key[0] == owner.name}
         contexts = given | owned
         if not contexts:
             raise ConfigError("no text is open: open one with context_open")
@@ -241,21 +285,43 @@ class Sessions:
         return ContextIndex.of(contexts[wanted])
 
     def _require_room(self) -> None:
-        if len(self._all) + len(self._forking) >= self._most:
+        if len(self._all) + len(self._opening) + len(self._forking) >= self._most:
             raise ConfigError(
                 f"there are {self._most} sessions already: end one with close_session"
             )
 
-    async def _open(self, name: str) -> Session:
-        made = Session(name)
-        made.box = await self._opener.open(made.hear)
+    async def _open(self, key: tuple[str, str]) -> Session:
+        """Open a sandbox; calls that need the same one wait for it, others do not."""
+        opening = self._opening.get(key)
+        if opening is None:
+            self._require_room()
+            opening = self._opening[key] = asyncio.ensure_future(self._opened(key))
+        return await asyncio.shield(opening)
+
+    async def _opened(self, key: tuple[str, str]) -> Session:
+        made = Session(key[1])
+        try:
+            made.box = await self._opener.open(made.hear)
+            self._all[key] = made
+        finally:
+            del self._opening[key]
         return made
+
+    async def _close(self, key: tuple[str, str]) -> None:
+        ended = self._all.pop(key, None)
+        if ended is None:
+            raise ConfigError(f"there is no session {key[1]!r:.70}")
+        await ended.close()
 
     async def _end_idle(self) -> None:
         oldest = time.monotonic() - self._idle
         for key, session in tuple(self._all.items()):
-            if session.used < oldest and not session.busy:
-                await self.close(*key)
+            if key in self._all and session.used < oldest and not session.busy:
+                await self._close(key)
+
+
+def _handle() -> str:
+    return f"s-{secrets.token_hex(8)}"
 
 
 def _checked(name: str) -> str:

@@ -30,23 +30,36 @@ def command(args: Namespace) -> int:
         ask=_asking(args),
         most_sessions=args.max_sessions,
         idle_seconds=args.idle_seconds,
+        approve=args.approve,
     )
     if not args.http:
         asyncio.run(made.run_stdio_async())
         return 0
-    token = None if args.no_token else server.token_from_environment()
-    server.check_host(args.host, token)
-    names = tuple(args.serve_as)
-    serve = server.serve_http(
+    http = _load("mcp_http")
+    oauth = _oauth(args, http)
+    given = not oauth or variable(http.TOKEN_VARIABLE)
+    tokens = http.tokens_from_environment() if given and not args.no_token else ()
+    serve = http.serve_http(
         made,
         host=args.host,
         port=args.port,
-        token=token,
-        names=names,
-        on_ready=lambda url: _say(url, token),
+        tokens=tokens,
+        oauth=oauth,
+        url=args.public_url or "",
+        names=tuple(args.serve_as),
+        on_ready=lambda url: _say(url, tokens),
     )
     asyncio.run(serve)
     return 0
+
+
+def _oauth(args: Namespace, http: Any) -> Any:
+    """Return the authorization server whose tokens are accepted; None without one."""
+    if not args.oauth_issuer:
+        return None
+    if not args.oauth_keys:
+        raise ConfigError("--oauth-issuer needs --oauth-keys: a JWKS file with its public keys")
+    return http.OAuth(issuer=args.oauth_issuer, keys=args.oauth_keys)
 
 
 def _load(name: str) -> Any:
@@ -56,9 +69,9 @@ def _load(name: str) -> Any:
         raise ConfigError(f"`atoll mcp` needs the MCP SDK. {hint('mcp')}") from None
 
 
-def _say(url: str, token: str | None) -> None:
-    print(f"Atoll serves MCP at {url}", file=sys.stderr)
-    if token is not None:
+def _say(url: str, tokens: tuple[str, ...]) -> None:
+    print(f"Atoll serves MCP at {url}", file=sys.stderr, flush=True)
+    for token in tokens:
         print(f"  header   Authorization: Bearer {token}", file=sys.stderr, flush=True)
 
 
