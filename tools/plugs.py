@@ -44,10 +44,11 @@ class Judge:
     plugin: str = ""
     """A plugin of tests/plugs that puts Atoll into the framework's own tests."""
     theirs: tuple[str, ...] = ()
+    checkout: str = ""
+    """The folder of the framework's repository, for tests that no package has."""
     options: tuple[str, ...] = ()
 
 
-DSPY_TESTS = os.environ.get("ATOLL_DSPY_TESTS", "")
 TABLE: dict[str, Judge] = {
     "mcp": Judge(packages=("mcp>=2.3",), own="judge_mcp.py"),
     "jupyter": Judge(
@@ -78,6 +79,7 @@ TABLE: dict[str, Judge] = {
             "tests/test_rlm_query.py",
         ),
     ),
+    "sandboxfusion": Judge(packages=("sandbox-fusion>=0.3.7",), own="judge_sandboxfusion.py"),
     "langchain": Judge(packages=("langchain>=1.0",), own="judge_langchain.py"),
     "openai-agents": Judge(packages=("openai-agents>=0.3",), own="judge_openai_agents.py"),
     "pydantic-ai": Judge(packages=("pydantic-ai-slim>=1.0",), own="judge_pydantic_ai.py"),
@@ -86,10 +88,11 @@ TABLE: dict[str, Judge] = {
         packages=("autogen-agentchat>=0.7", "autogen-ext>=0.7"), own="judge_autogen.py"
     ),
 }
-if DSPY_TESTS:
+if DSPY_TESTS := os.environ.get("ATOLL_DSPY_TESTS"):
     # The tests of a checkout are those of its own version; set ATOLL_DSPY_VERSION to it.
     TABLE["dspy-own"] = Judge(
         packages=(os.environ.get("ATOLL_DSPY_VERSION", "dspy>=3.3"),),
+        checkout=DSPY_TESTS,
         plugin="dspy_substituted",
         theirs=(
             "tests/primitives/test_python_interpreter.py",
@@ -98,6 +101,25 @@ if DSPY_TESTS:
             "tests/callback/test_interpreter_callback.py",
         ),
         options=("--deno",),
+    )
+if FUSION_TESTS := os.environ.get("ATOLL_SANDBOXFUSION_TESTS"):
+    TABLE["sandboxfusion-own"] = Judge(
+        packages=("sandbox-fusion>=0.3.7", "httpx2"),
+        checkout=FUSION_TESTS,
+        plugin="sandboxfusion_substituted",
+        theirs=tuple(
+            f"sandbox/tests/runners/test_{name}.py"
+            for name in ("python", "bash", "pytest", "jupyter", "isolation", "cpp", "nodejs", "java")
+        ),
+        options=("--noconftest", "--import-mode=importlib", "-o", "asyncio_mode=auto"),
+    )
+if VERL_TESTS := os.environ.get("ATOLL_VERL_TESTS"):
+    TABLE["verl-own"] = Judge(
+        packages=("requests",),
+        checkout=VERL_TESTS,
+        plugin="sandboxfusion_substituted",
+        theirs=("tests/utils/reward_score/reward_score/test_sandbox_fusion_on_cpu.py",),
+        options=("--noconftest",),
     )
 
 
@@ -127,7 +149,7 @@ def run(name: str, judge: Judge) -> tuple[int, int, int]:
     python = environment(name, judge)
     if python is None:
         return 0, 1, 0
-    source = Path(DSPY_TESTS or ROOT)
+    source = Path(judge.checkout or ROOT)
     if judge.source:
         source = unpacked(judge.source)
     elif judge.wheel:

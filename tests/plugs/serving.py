@@ -14,9 +14,10 @@ ATOLL = (os.environ["ATOLL_JUDGE_PYTHON"], "-m", "atoll.cli.main")
 
 
 @contextlib.contextmanager
-def atoll_serve(folder):
+def atoll_serve(folder, *options):
     """Yield the address of a service whose files are in a folder."""
     command = [*ATOLL, "serve", "--port", "0", "--tier", "numeric", "--folder", str(folder)]
+    command += options
     out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, **out) as serving:
         for line in serving.stdout:

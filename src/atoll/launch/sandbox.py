@@ -32,7 +32,9 @@ from atoll.sandbox import context as contexts
 from atoll.sandbox import guard, signatures, verbs
 from atoll.sandbox.base import (
     MAX_CODE_LENGTH,
+    NO_OPTIONS,
     NOT_STARTED,
+    cell_params,
     check_code,
     check_options,
 )
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.launch.handshake import CpuReading, RunningGuest
+    from atoll.guest.shared.messages import Json
     from atoll.launch.launcher import Launcher
     from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.command import Command, CommandOptions
@@ -127,7 +130,7 @@ class GuestSandbox(GuestPorts):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         if options:
             check_options(self.backend, options)
-        setup = options.get("inject_setup")
+        cell = cell_params(options) if options else NO_OPTIONS
         limit = self._config.timeout_ms if timeout_ms is None else self._timeout(timeout_ms)
         if type(code) is not str or len(code) > MAX_CODE_LENGTH:
             check_code(code)
@@ -138,31 +141,31 @@ class GuestSandbox(GuestPorts):
             if refusal is not None:
                 return refusal
         if key is None:
-            return await self._execute(code, limit, setup=setup)
-        return await self._by_key.once(key, code, lambda: self._execute(code, limit, setup=setup))
+            return await self._execute(code, limit, cell)
+        return await self._by_key.once(key, code, lambda: self._execute(code, limit, cell))
 
-    async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
+    async def _execute(self, code: str, limit: float, cell: Json) -> SandboxResult:
         logger = self.logger
         async with self._turn:
             if logger.listens:
                 logger.log_execution_start("python", self.policy, code)
             guest = self._guest
             if guest is None or self._never_used or guest.session.dead or not self._open:
-                result = await self._execute_first(code, limit, setup=setup)
+                result = await self._execute_first(code, limit, cell)
             else:
-                result = await self._execute_in(guest, code, limit, setup=setup)
+                result = await self._execute_in(guest, code, limit, cell)
         if result.kind is not Outcome.OK or logger.listens:
             logger.log_execution_complete(result)
         return result
 
-    async def _execute_first(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
+    async def _execute_first(self, code: str, limit: float, cell: Json) -> SandboxResult:
         """Run a cell in a guest that may be new; if that is lost unread, run it in another."""
         starts = Starts()
         while True:
             guest = await self._live_guest(starts)
             is_new, self._never_used, lost = self._never_used, False, self._report_state_lost
             try:
-                result = await self._execute_in(guest, code, limit, setup=setup)
+                result = await self._execute_in(guest, code, limit, cell)
             except SandboxLostError:
                 if not (is_new and guest.session.unread and await starts.again()):
                     raise
@@ -172,7 +175,7 @@ class GuestSandbox(GuestPorts):
             self._report_state_lost = lost
 
     async def _execute_in(
-        self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
+        self, guest: RunningGuest, code: str, limit: float, cell: Json
     ) -> SandboxResult:
         lost, self._report_state_lost = self._report_state_lost, False
         changed, self._changed = self._changed, False
@@ -183,7 +186,7 @@ class GuestSandbox(GuestPorts):
                 code,
                 limit,
                 look_again=changed,
-                setup=setup,
+                cell=cell,
                 isolation=self._level,
                 image=self._launcher.image_digest,
                 workspace_path=self._workspace_path,

@@ -15,6 +15,7 @@ from atoll.sandbox import command as commands
 from atoll.sandbox import guard, verbs
 from atoll.sandbox import process as processes
 from atoll.sandbox import variables as guest_variables
+from atoll.sandbox.command import encode_stdin
 from atoll.sandbox.tools import by_name
 from atoll.text.name_hints import SandboxHints
 from atoll.types import CodeFault, Outcome, SandboxResult
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.ports.forward import Forwards
+    from atoll.guest.shared.messages import Json
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.process import Process, StartOptions
     from atoll.sandbox.wire.answers import GuestAnswer
@@ -56,15 +58,43 @@ class ExecuteOptions(TypedDict, total=False):
 
     inject_setup: bool | None
     """In `wasm`: whether the cell may import from /app/site-packages."""
+    stdin: str | bytes | None
+    """In `native` and `gvisor`: what the cell and its children read from standard input."""
+    script: bool
+    """In `native` and `gvisor`: run the code as `python main.py` would; nothing runs after it."""
+
+
+_BACKENDS_OF = {
+    "inject_setup": ("wasm",),
+    "stdin": ("native", "gvisor"),
+    "script": ("native", "gvisor"),
+}
+"""The backends that take an option of `execute`."""
 
 
 def check_options(backend: str, options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that `execute` does not take, with the closest one."""
-    check_keys("option of execute", options, ("timeout_ms", "key", "inject_setup"))
-    if backend != "wasm" and options.get("inject_setup") is not None:
-        raise ConfigError(
-            f"inject_setup is an option of the backend 'wasm', and this one is {backend!r}"
-        )
+    check_keys("option of execute", options, ("timeout_ms", "key", *_BACKENDS_OF))
+    for name, backends in _BACKENDS_OF.items():
+        if backend not in backends and options.get(name) is not None:
+            taken = " and ".join(map(repr, backends))
+            raise ConfigError(f"{name} is an option of the backend {taken}, not of {backend!r}")
+
+
+NO_OPTIONS: Json = {}
+"""What `cell_params` returns for a cell without options."""
+
+
+def cell_params(options: ExecuteOptions) -> Json:
+    """Return what the guest is to know of a cell's options."""
+    params: Json = {}
+    if options.get("inject_setup") is not None:
+        params["setup"] = options["inject_setup"]
+    if options.get("stdin") is not None:
+        params["stdin"] = encode_stdin(options["stdin"])
+    if options.get("script"):
+        params["script"] = True
+    return params
 
 
 def check_code(code: str) -> None:

@@ -69,7 +69,7 @@ class SyncSandbox(SandboxHints):
         """Run a cell; its variables are kept for the next one.
 
         `key` makes the call idempotent: a key that was used before returns that call's result.
-        `inject_setup`, in the backend wasm, says whether it may import from /app/site-packages.
+        `options` are those of ExecuteOptions, each for some backends: stdin, script, inject_setup.
         """
         if not options:
             return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))

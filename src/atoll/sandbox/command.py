@@ -51,7 +51,7 @@ def to_params(command: Command, options: CommandOptions | None = None) -> ShellP
     if given.get("env"):
         params["env"] = _environment(given["env"])
     if given.get("stdin") is not None:
-        params["stdin"] = _stdin(given["stdin"])
+        params["stdin"] = encode_stdin(given["stdin"])
     if not given.get("merge_stderr", True):
         params["merge_stderr"] = False
     return params
@@ -123,7 +123,8 @@ def _environment(given: object) -> dict[str, str]:
     return dict(given)
 
 
-def _stdin(given: object) -> str:
+def encode_stdin(given: object) -> str:
+    """Return standard input as base64; ConfigError if it is neither text nor bytes, or too long."""
     data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
     if not isinstance(data, bytes | bytearray | memoryview):
         raise ConfigError(f"stdin must be a str or bytes, not {type(given).__name__}")

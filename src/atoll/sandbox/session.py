@@ -99,19 +99,17 @@ class GuestSession:
         timeout_ms: float,
         *,
         look_again: bool = False,
-        setup: bool | None = None,
+        cell: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> SandboxResult:
         """Run a cell; the result has `facts` and every fault of the guest.
 
-        `look_again`: files were changed from outside since the last cell. `setup`: whether this
-        cell imports from the folders of packages; unset: as the session does.
+        `look_again`: files were changed from outside since the last cell. `cell` has its options:
+        whether it imports from the folders of packages, its input, whether it is a whole program.
         """
-        params: dict[str, Any] = {"code": code}
+        params: dict[str, Any] = {"code": code, **(cell or {})}
         if look_again:
             params["look_again"] = True
-        if setup is not None:
-            params["setup"] = setup
         output, errors = self._cell_captures
         if not (output.blank and errors.blank):
             self._cell_captures = make_captures(self._config, "stdout", "stderr")

@@ -53,6 +53,8 @@ class ServiceSettings:
     """Images that sessions may name: references, NAME=REFERENCE, or a beginning with `*`."""
     commit_images: tuple[str, ...] = ()
     """Names under which sessions may be committed as images: a name, or a beginning with `*`."""
+    language_images: tuple[str, ...] = ()
+    """Images that programs of a language run in, as LANGUAGE=REFERENCE; unset: as on this host."""
     session_hosts: tuple[str, ...] = ()
     """Hosts that sessions may reach, as a NetworkPolicy names them."""
     models: tuple[str, ...] = ()
@@ -132,6 +134,7 @@ class ServiceSettings:
         for name in ("trusted_proxies", "librechat_networks"):
             for network in getattr(self, name):
                 parse_network(name, network)
+        _check_language_images(self.language_images)
         if self.tls_key and not self.tls_certificate:
             raise ConfigError("a TLS key needs its certificate: name both")
         if self.port > MAX_PORTS:
@@ -151,6 +154,12 @@ class ServiceSettings:
 def variable(name: str) -> str:
     """Return the environment variable that a setting is read from."""
     return _PREFIX + name.upper()
+
+
+def _check_language_images(entries: tuple[str, ...]) -> None:
+    for entry in entries:
+        if not all(entry.partition("=")[::2]):
+            raise ConfigError(f"language_images has LANGUAGE=REFERENCE, not {entry!r:.100}")
 
 
 def _parse(name: str, kind: str, text: str) -> Any:

@@ -53,7 +53,7 @@ class RestrictedRepl(repl.Repl):
             value = self.namespace.pop(LAST, None)
             return self._value(value), value
         except BaseException as exc:  # noqa: BLE001 - a cell may raise anything at all
-            return self._failed(exc), None
+            return self.failed(exc), None
 
     def _compiled(self, code: str, name: str) -> tuple[Compiled, str]:
         """Compile a cell for validate(): without await, and with magics that do nothing."""

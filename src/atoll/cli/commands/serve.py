@@ -32,6 +32,7 @@ def command(args: Namespace) -> int:
     given["session_packages"] = tuple(args.session_package) or None
     given["session_images"] = tuple(args.session_image) or None
     given["commit_images"] = tuple(args.commit_image) or None
+    given["language_images"] = tuple(args.language_image) or None
     given["session_hosts"] = tuple(args.session_host) or None
     given["folder"] = expand_home(args.folder).absolute() if args.folder else None
     chosen = settings.ServiceSettings.from_environment(**given)

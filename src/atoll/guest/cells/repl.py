@@ -65,6 +65,7 @@ class Repl:
         self._sources = CellSources()
         self._count = 0
         self._script = ""
+        self._is_program = False
         self._loop: SessionLoop | None = None
         self._magics: Magics | None = None
         self._shown = display.Shown()
@@ -165,7 +166,7 @@ class Repl:
         try:
             compiled, text = self._compiled(code, name)
         except (KeyboardInterrupt, *COMPILER_ERRORS) as exc:
-            return self._failed(exc), None
+            return self.failed(exc), None
         except BaseException as exc:
             raise _broken("code is no longer compiled", exc) from None
         self._sources.remember(name, text)
@@ -179,9 +180,15 @@ class Repl:
         except BrokenRuntimeError:
             raise
         except BaseException as exc:
-            return self._failed(exc), None
+            return self.failed(exc), None
 
-    def _failed(self, exc: BaseException) -> Outcome:
+    def be_script(self, path: str, code: str, module: types.ModuleType) -> None:
+        """Have tracebacks show a program as it is, without advice for those who write cells."""
+        self.module, self.namespace = module, vars(module)
+        self._script, self._is_program = path, True
+        self._sources.remember(path, code)
+
+    def failed(self, exc: BaseException) -> Outcome:
         """Return the outcome of a cell that raised."""
         if isinstance(exc, SystemExit):
             return _exited(exc)
@@ -274,7 +281,8 @@ class Repl:
 
     def _failure(self, exc: BaseException, kind: str) -> Outcome:
         """Return the outcome of a cell that raised, and print its traceback to stderr."""
-        explain.add_advice(exc, self.offered, self.namespace, self._load)
+        if not self._is_program:
+            explain.add_advice(exc, self.offered, self.namespace, self._load)
         error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
         self._sources.publish()

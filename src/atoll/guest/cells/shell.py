@@ -92,7 +92,7 @@ class Command:
             arguments = _arguments(params, opened)
             passed, given = list(opened), subprocess.DEVNULL
             if "stdin" in params:
-                given = _unnamed_file(bytes_of(params["stdin"]))
+                given = unnamed_file(bytes_of(params["stdin"]))
                 opened.append(given)
             self._process = subprocess.Popen(
                 arguments,
@@ -182,7 +182,7 @@ def _arguments(params: ShellParams, opened: list[int]) -> list[Any]:
     data = _encoded(params["command"])
     if len(data) <= LONGEST_ARGUMENT:
         return [shell, "-c", data]
-    opened.append(_unnamed_file(data))
+    opened.append(unnamed_file(data))
     return [shell, "/dev/fd/{}".format(opened[0])]
 
 
@@ -190,7 +190,7 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _unnamed_file(data: bytes) -> int:
+def unnamed_file(data: bytes) -> int:
     """Write bytes to a file without a name; return its descriptor, at the file's begin."""
     fd = _open_unnamed()
     try:

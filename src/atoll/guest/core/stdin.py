@@ -5,6 +5,7 @@ Bytes are asked for as they are read. Where there is no input, `input()` says wh
 
 from __future__ import annotations
 
+import builtins
 import io
 import sys
 
@@ -51,10 +52,14 @@ def open_text(read: Read) -> io.TextIOWrapper:
     )
 
 
-def is_host_input(stream: Any) -> bool:
-    """Return whether a text stream reads what the host has."""
+python_input = builtins.input
+"""The interpreter's own, which a session's takes the place of."""
+
+
+def is_given(stream: Any) -> bool:
+    """Return whether a text stream reads what the host has, or a descriptor."""
     buffer = getattr(stream, "buffer", None)
-    return isinstance(getattr(buffer, "raw", None), HostInput)
+    return isinstance(getattr(buffer, "raw", None), (HostInput, io.FileIO))
 
 
 def read_line(prompt: object = "", /) -> str:
@@ -69,7 +74,7 @@ def read_line(prompt: object = "", /) -> str:
             flush()
     line = stream.readline()
     if not line:
-        raise EOFError("EOF when reading a line" if is_host_input(stream) else NO_KEYBOARD)
+        raise EOFError("EOF when reading a line" if is_given(stream) else NO_KEYBOARD)
     return line[:-1] if line.endswith("\n") else line  # noqa: FURB188 - CPython 3.8
 
 

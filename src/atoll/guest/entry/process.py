@@ -7,7 +7,7 @@ import resource
 import sys
 
 from ..agent.bridge import Bridge
-from ..cells import delta, shell
+from ..cells import delta, script, shell
 from ..cells.children import ImportableMain
 from ..cells.repl import Repl
 from ..core import memory, rights
@@ -22,7 +22,15 @@ if TYPE_CHECKING:
     from ..core.hidden import HiddenPackage
     from ..core.interrupt import InterruptGate
     from ..core.streams import StandardStreams
-    from ..shared.messages import CommandEnd, Initialized, InitializeParams, Json, ShellParams
+    from ..shared.messages import (
+        CodeParams,
+        CommandEnd,
+        Initialized,
+        InitializeParams,
+        Json,
+        Outcome,
+        ShellParams,
+    )
 
 READY = rpc.notification("ready", {"python": list(sys.version_info[:3])})
 REHEARSALS = 32
@@ -172,6 +180,15 @@ class ProcessServer(Server):
         if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end
             self._streams.flush()
             os._exit(exit_code)
+
+    def _run(self, params: CodeParams) -> Outcome:
+        """Run a cell, or a program, with what is given as its standard input."""
+        if "stdin" in params:
+            with script.Input(kinds.bytes_of(params.pop("stdin"))):
+                return self._run(params)
+        if params.get("script"):
+            return script.run(self._repl, params["code"], self._folder)
+        return super()._run(params)
 
     def _shell(self, params: ShellParams) -> CommandEnd:
         """Run a command; the files that it changes are not counted for the next cell."""

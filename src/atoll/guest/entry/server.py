@@ -263,12 +263,16 @@ class Server:
         self._show_paths(bool(params.get("setup", self._setup)))
         known = self._private and "look_again" not in params
         before = self._files if known else delta.scan(self._folder)
-        outcome: Outcome = self._gate.run(lambda: self._repl.run(params["code"]), late_interrupt)
+        outcome: Outcome = self._gate.run(lambda: self._run(params), late_interrupt)
         self._cell_ended(outcome["exit_code"])
         self._streams.flush()
         self._scan_folder(known)
         outcome["files"] = delta.compare(before, self._files)
         return outcome
+
+    def _run(self, params: CodeParams) -> Outcome:
+        """Run a cell."""
+        return self._repl.run(params["code"])
 
     def _scan_folder(self, known: bool) -> None:
         """Look for files; a folder of its own that was empty and did not change is empty still."""

@@ -61,6 +61,8 @@ if TYPE_CHECKING:
         code: str
         setup: bool
         look_again: bool
+        stdin: str
+        script: bool
 
     class Outcome(TypedDict, total=False):
         """How a cell ended."""

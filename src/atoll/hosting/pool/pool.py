@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.concurrency.shares import acting_for
 from atoll.errors import ConfigError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.launch.guest_handle import GuestHandle
     from atoll.launch.interpreter import Interpreter
     from atoll.packages.store import Hold
+    from atoll.sandbox.base import ExecuteOptions
     from atoll.types import SandboxResult
 
 WARM_SECONDS = 60.0
@@ -237,14 +238,15 @@ class Pool:
         *,
         timeout_ms: float | None = None,
         wait_for_end: bool = False,
+        **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
-        """Run code in a fresh sandbox and return the result.
+        """Run code in a fresh sandbox and return the result; `options` are those of execute().
 
         The pool ends the sandbox in the background; with `wait_for_end` nothing is left of it.
         """
         box = PooledSandbox(config, self, self.tier(config, code))
         try:
-            return await box.run(code, timeout_ms)
+            return await box.run(code, timeout_ms, **options)
         finally:
             task = asyncio.ensure_future(box.destroy())
             self._ending.add(task)

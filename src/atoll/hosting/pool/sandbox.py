@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from atoll.backends.native.sandbox import NativeLauncher, NativePythonSandbox
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.hosting.pool.pool import Pool
     from atoll.launch.handshake import RunningGuest
+    from atoll.sandbox.base import ExecuteOptions
     from atoll.types import SandboxResult
 
 SMALL_CONTEXT = 64 << 20
@@ -86,13 +87,15 @@ class PooledSandbox(NativePythonSandbox):
         super().__init__(config, PooledLauncher(config, pool, tier))
         self._marks: dict[str, RunningGuest] = {}
 
-    async def run(self, code: str, timeout_ms: float | None = None) -> SandboxResult:
+    async def run(
+        self, code: str, timeout_ms: float | None = None, **options: Unpack[ExecuteOptions]
+    ) -> SandboxResult:
         """Start a guest and run one cell in it; the handshake and the cell are sent together."""
         self._launcher.waits_for_handshake = self._config.state is not None
         try:
             await self.initialize(self._config.context)
             guest = self._guest
-            result = await self.execute(code, timeout_ms=timeout_ms)
+            result = await self.execute(code, timeout_ms=timeout_ms, **options)
             guest = self._guest or guest  # another one if the first was lost before it did anything
             if guest is not None:
                 await guest.confirm()

@@ -6,6 +6,7 @@ needed. Everything that is not a known, valid key is refused.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -160,12 +161,17 @@ class Keys:
         rows = self._database.all("SELECT * FROM keys ORDER BY created")
         return [KeyInfo.of(row) for row in rows]
 
-    def check(self, headers: Headers) -> Principal:
-        """Return whose key a request has; 401 if it has none that is valid, 400 if it has two."""
+    def check(self, headers: Headers, *, basic: bool = False) -> Principal:
+        """Return whose key a request has; 401 if it has none that is valid, 400 if it has two.
+
+        With `basic` the key may be a Basic credential, which clients make of http://KEY:@host.
+        """
         given = headers.getlist("authorization")
         if len(given) + len(headers.getlist("x-api-key")) > 1:
             raise Problem(400, "ambiguous", "the request has several credentials: send one")
         scheme, _, key = (given[0] if given else "").partition(" ")
+        if basic and scheme.lower() == "basic":
+            return self.of_key(key_of_header(given[0]))
         if scheme.lower() != "bearer" or not key.strip():
             detail = "send the header `Authorization: Bearer KEY`; `atoll keys add` makes a key"
             raise Problem(401, "unauthorized", detail, reason="missing")
@@ -195,6 +201,21 @@ class Keys:
             with contextlib.suppress(sqlite3.Error):  # a full disk does not make a key invalid
                 self._database.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
         return _principal(row["id"], row["tenant"], row["scopes"], row["quota"])
+
+
+def key_of_header(text: str) -> str:
+    """Return the key or token of an Authorization header, Bearer or Basic; 401 for another."""
+    scheme, _, rest = text.strip().partition(" ")
+    if scheme.lower() == "bearer" and rest.strip():
+        return rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
+        except ValueError:
+            raise Problem(401, "unauthorized", "the Basic credential cannot be read") from None
+        if user or password:
+            return password if _KEY.match(password) else user or password
+    raise Problem(401, "unauthorized", "the Authorization header is neither Bearer nor Basic")
 
 
 @functools.lru_cache(1024)

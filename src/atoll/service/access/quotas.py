@@ -66,16 +66,20 @@ class Quotas:
         self._database = database
         self._uses: dict[str, _Use] = {}
 
-    def request(self, principal: Principal) -> None:
-        """Count a request; 429 if the key makes too many."""
+    def request(self, principal: Principal, patience: float = 0) -> float:
+        """Count a request; return the seconds that it has to wait, 429 if they are over `patience`.
+
+        What waits is counted at once, so requests go on one after the other at the key's rate.
+        """
         quota, use, now = principal.quota, self._use(principal), time.monotonic()
         use.tokens += (now - use.filled) * quota.requests_per_second
         use.tokens, use.filled = min(use.tokens, quota.room), now
-        if use.tokens < 1:
-            wait = (1 - use.tokens) / quota.requests_per_second
+        wait = max(0.0, (1 - use.tokens) / quota.requests_per_second)
+        if wait > patience:
             text = f"the key may make {quota.requests_per_second:g} requests per second"
             raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=wait)
         use.tokens -= 1
+        return wait
 
     @contextlib.contextmanager
     def connection(self, principal: Principal) -> Iterator[None]:

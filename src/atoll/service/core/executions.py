@@ -13,7 +13,7 @@ import contextlib
 import logging
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from atoll.service.access.admission import Budget, Holding
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
-    from atoll.service.core.work import Request, Result
+    from atoll.service.core.work import Ended, Request, Result
     from atoll.service.http.bodies import ToolResult
     from atoll.service.http.streams import Event
     from atoll.service.settings import ServiceSettings
@@ -95,7 +95,7 @@ class Execution:
         self._size, self._room, self._seq, self._dropped = 0, service.settings.event_bytes, 0, 0
         self._printed: list[tuple[str, str]] = []
         """Output that becomes events at the next turn of the loop."""
-        self._result_type: type[Result] = RunResult
+        self._result_type: type[Ended] = RunResult
         self._news: asyncio.Event | None = None
         """What readers wait for; None while none waits."""
         self._calls: dict[str, asyncio.Future[ToolResult]] = {}
@@ -128,7 +128,7 @@ class Execution:
             if service.traces.enabled:
                 service.traces.executed(self)
 
-    async def _finish_with(self, result: Result, max_output_bytes: int) -> None:
+    async def _finish_with(self, result: Ended, max_output_bytes: int) -> None:
         """End it with its result; a large one is encoded in a thread.
 
         Output that is many times larger as JSON is cut: a NUL takes six bytes there.
@@ -280,7 +280,7 @@ class Execution:
         """Return what it ended with."""
         if self.status >= 400:
             return decode(self.body, ProblemInfo)
-        return decode(self.body, self._result_type)
+        return cast("Result", decode(self.body, self._result_type))
 
     def fits(self, body: bytes) -> bool:
         """Hold a result in place of the output; return False if there is no room for it."""

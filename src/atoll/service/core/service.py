@@ -41,6 +41,7 @@ from atoll.service.core.work import RunResult, SessionRequest
 from atoll.service.dialects.e2b.dialect import E2B
 from atoll.service.dialects.jupyter.gateway import Gateway
 from atoll.service.dialects.librechat.dialect import LibreChat
+from atoll.service.dialects.sandboxfusion.running import SandboxFusion
 from atoll.service.http.problems import Problem
 from atoll.service.http.streams import Streams
 from atoll.service.storage.blobs import blobs
@@ -122,6 +123,7 @@ class Service:
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self)
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
+        self.sandboxfusion = SandboxFusion()
         self._restart = SavedSessions(self, self._store)
         self._sweeping: list[asyncio.Task[Any]] = []
 

@@ -15,7 +15,7 @@ import contextlib
 import operator
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -199,6 +199,19 @@ class ShellResult(Struct, kw_only=True):
 Result = RunResult | ShellResult
 
 
+class Ended(Protocol):
+    """What a request ends with: a Result, or the answer of another API."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What the guest may make large."""
+        ...
+
+    def cut(self) -> None:
+        """Cut what is long."""
+        ...
+
+
 def _cut_texts(result: Result, *names: str) -> None:
     half = MAX_KEPT_TEXT // 2
     for name in names:
@@ -225,7 +238,7 @@ class RunRequest(Struct, kw_only=True):
     needs_sandbox: bool = False
     """Whether the sandbox has to be known while the code runs, so that it can be interrupted."""
 
-    async def perform(self, execution: Execution, service: Service) -> RunResult:
+    async def perform(self, execution: Execution, service: Service) -> Ended:
         """Run the code, and return its result."""
         begun, config = time.monotonic(), self.config
         if self.callbacks is None:

@@ -7,6 +7,7 @@ key's tenant.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -149,8 +150,9 @@ class App:
                 principal = await self._owner(request, route)
             if route.scope and route.scope not in principal.scopes:
                 principal.require(route.scope)
-            service.quotas.request(principal)
+            wait = service.quotas.request(principal, route.patience)
             held.enter_context(service.quotas.connection(principal))
+            await _pause(wait)
             service.act_for(principal)
             if service.forwarder is not None:
                 passed = await self._elsewhere(request, principal, path)
@@ -188,15 +190,15 @@ class App:
 
     async def _owner(self, request: Request, route: Route) -> Principal:
         """Return whose key a request has; another service of a fleet may have made it just now."""
-        service, keys, fleet = self._service, self._service.keys, self._service.fleet
+        service, fleet = self._service, self._service.fleet
         try:
-            return route.who(service, request) if route.who else keys.check(request.headers)
+            return route.owner(service, request)
         except Problem as exc:
             if fleet is None or exc.reason != "unknown":
                 raise
             if not await fleet.keys.look_for(service.database):
                 raise
-        return route.who(service, request) if route.who else keys.check(request.headers)
+        return route.owner(service, request)
 
     def _signed_in(self, request: Request, route: Route) -> Principal | None:
         """Return who a page of ours acts for; refuse every other page's request."""
@@ -240,6 +242,12 @@ class App:
         if self._openapi is None:
             self._openapi = encode(openapi.document())
         return Response(self._openapi, media_type="application/json")
+
+
+async def _pause(seconds: float) -> None:
+    """Sleep, if there is any time to sleep for."""
+    if seconds:
+        await asyncio.sleep(seconds)
 
 
 def _parts(message: Message) -> Iterator[Message]:

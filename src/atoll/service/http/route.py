@@ -46,6 +46,10 @@ class Route:
     """Writes an error, where its shape is not the native one."""
     security: str = "key"
     """The name of the way to say who asks, in the OpenAPI document."""
+    basic: bool = False
+    """Whether the key may be in the URL: clients that can send no header make Basic of it."""
+    patience: float = 0
+    """Seconds that a request may wait if its key makes too many; 0: it is refused at once."""
     detaches: bool = False
     """Whether it can be answered with 202, while what was asked for goes on."""
     query: str = ""
@@ -54,6 +58,12 @@ class Route:
     """The shape of a JSON answer, where the handler's annotation does not say it."""
     page: bool = False
     """Whether it is a page of the console, which any page may link to."""
+
+    def owner(self, service: Service, request: Request) -> Principal:
+        """Return who makes a request; Problem if it does not say so in a way that is valid."""
+        if self.who is not None:
+            return self.who(service, request)
+        return service.keys.check(request.headers, basic=self.basic)
 
     @property
     def answers(self) -> list[Any]:

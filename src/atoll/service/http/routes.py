@@ -24,6 +24,7 @@ from atoll.service.dialects.e2b import routes as e2b
 from atoll.service.dialects.jupyter import routes as jupyter
 from atoll.service.dialects.librechat import executing
 from atoll.service.dialects.librechat import routes as librechat
+from atoll.service.dialects.sandboxfusion import routes as sandboxfusion
 from atoll.service.http import bodies
 from atoll.service.http.requests import Json
 from atoll.service.http.route import Route
@@ -49,7 +50,9 @@ def _file_handler(name: str) -> Handler:
 
 def _starts(path: str, handler: Handler, scope: str, body: Any) -> Route:
     """Return the route of what starts an execution."""
-    return Route("POST", path, handler, scope, body, new_work=True, keyed=True, detaches=True)
+    return Route(
+        "POST", path, handler, scope, body, new_work=True, keyed=True, detaches=True, basic=True
+    )
 
 
 def _makes(path: str, handler: Handler, scope: str, body: Any) -> Route:
@@ -177,4 +180,5 @@ def table() -> list[tuple[re.Pattern[str], Route]]:
 def all_routes() -> list[Route]:
     """Return every route of the APIs, with its whole path."""
     native = [replace(route, path=PREFIX + route.path) for route in _NATIVE]
-    return [*native, *_OPERATIONAL, *librechat.routes(), *e2b.routes(), *jupyter.routes()]
+    dialects = (librechat, e2b, jupyter, sandboxfusion)
+    return [*native, *_OPERATIONAL, *(route for one in dialects for route in one.routes())]

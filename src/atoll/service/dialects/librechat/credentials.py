@@ -6,13 +6,12 @@ let in only if the operator named a key for that, and only from the networks tha
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import ipaddress
 import re
 from typing import TYPE_CHECKING
 
-from atoll.service.access.keys import USUAL_SCOPES, Principal
+from atoll.service.access.keys import USUAL_SCOPES, Principal, key_of_header
 from atoll.service.dialects.librechat.tokens import Tokens
 from atoll.service.http.problems import Problem
 from atoll.service.http.proxies import is_client_known
@@ -44,7 +43,7 @@ class Credentials:
     def check(self, request: Request) -> Principal:
         """Return who asks; 400 for two credentials, 401 for none that is valid."""
         headers = request.headers
-        given = [_of_header(text) for text in headers.getlist("authorization")]
+        given = [key_of_header(text) for text in headers.getlist("authorization")]
         given += headers.getlist("x-api-key")
         if len(set(given)) > 1:
             raise Problem(400, "ambiguous", "Ambiguous authentication headers")
@@ -78,21 +77,6 @@ class Credentials:
         except ValueError:
             return False
         return any(address in network for network in self._networks)
-
-
-def _of_header(text: str) -> str:
-    """Return the key or token of an Authorization header; 401 for another scheme."""
-    scheme, _, rest = text.strip().partition(" ")
-    if scheme.lower() == "bearer" and rest.strip():
-        return rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            user, _, password = base64.b64decode(rest, validate=True).decode().partition(":")
-        except ValueError:
-            raise Problem(401, "unauthorized", "the Basic credential cannot be read") from None
-        if user or password:
-            return user or password
-    raise Problem(401, "unauthorized", "the Authorization header is neither Bearer nor Basic")
 
 
 def _shared(principal: Principal) -> Principal:

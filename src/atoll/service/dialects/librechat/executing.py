@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.service.access.keys import Principal
     from atoll.service.core.executions import Execution
     from atoll.service.core.service import Service
+    from atoll.service.core.work import Ended
     from atoll.service.http.requests import ApiRequest
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class WorkspaceRun(RunRequest, kw_only=True):
     workspace: Workspace
     needs_sandbox: bool = True
 
-    async def perform(self, execution: Execution, service: Service) -> RunResult:
+    async def perform(self, execution: Execution, service: Service) -> Ended:
         """Run it; one at a time in a runtime that lasts."""
         runtime, runtimes = self.workspace.runtime, service.librechat.runtimes
         async with runtimes.lock(runtime) if runtime else contextlib.nullcontext():

@@ -1,0 +1,1 @@
+"""SandboxFusion's API, which verl, SkyRL and other trainers score programs by."""
