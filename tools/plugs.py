@@ -109,7 +109,16 @@ if FUSION_TESTS := os.environ.get("ATOLL_SANDBOXFUSION_TESTS"):
         plugin="sandboxfusion_substituted",
         theirs=tuple(
             f"sandbox/tests/runners/test_{name}.py"
-            for name in ("python", "bash", "pytest", "jupyter", "isolation", "cpp", "nodejs", "java")
+            for name in (
+                "python",
+                "bash",
+                "pytest",
+                "jupyter",
+                "isolation",
+                "cpp",
+                "nodejs",
+                "java",
+            )
         ),
         options=("--noconftest", "--import-mode=importlib", "-o", "asyncio_mode=auto"),
     )

@@ -15,9 +15,8 @@ from serving import atoll_serve, new_key
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
     with atoll_serve(folder) as url:
-        url = url.replace("http://", f"http://{new_key(folder)}:@")
-        sandbox_fusion.set_endpoint(url)
-        yield url
+        sandbox_fusion.set_endpoint(url.replace("http://", f"http://{new_key(folder)}:@"))
+        yield
 
 
 def test_a_program_reads_its_input_and_prints():

@@ -78,6 +78,7 @@ async def _run_request(call: ApiRequest) -> tuple[RunRequest, bool]:
         code=given.code,
         config=config,
         callbacks=callbacks,
+        stdin=given.standard_input(),
         files=files,
         return_files=given.return_files,
         needs_sandbox=heard or given.return_files or bool(files),

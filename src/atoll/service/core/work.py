@@ -231,6 +231,8 @@ class RunRequest(Struct, kw_only=True):
     config: SandboxConfig
     callbacks: ClientCallbacks | None = None
     """Asks the client for its tools; None if it has none."""
+    stdin: str | bytes | None = None
+    """What the code reads from standard input."""
     setup: str = ""
     """Code that runs before."""
     files: list[tuple[str, bytes]] = []
@@ -253,12 +255,16 @@ class RunRequest(Struct, kw_only=True):
                 if service.runner is None or self.needs_sandbox or limited:
                     return await self._run_in_sandbox(execution, service, config, left)
                 execution.begin()
-                result = await service.runner(self.code, config, timeout_ms=left)
+                result = await service.runner(self.code, config, timeout_ms=left, **self._options)
                 (self.callbacks or execution).flush()
                 return service.ended(execution, result, (result.cpu_ms or 0) / 1000)
         finally:
             if config.context is not None:
                 close(config)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {} if self.stdin is None else {"stdin": self.stdin}
 
     async def _run_in_sandbox(
         self, execution: Execution, service: Service, config: SandboxConfig, left: float
@@ -269,7 +275,7 @@ class RunRequest(Struct, kw_only=True):
                 await box.execute(self.setup)
             execution.interrupt = box.cancel
             execution.begin()
-            result = await box.execute(self.code, timeout_ms=left)
+            result = await box.execute(self.code, timeout_ms=left, **self._options)
             (self.callbacks or execution).flush()
             await service.cpu.charge(meter, total=(result.cpu_ms or 0) / 1000)
             if meter.stopped is not None:

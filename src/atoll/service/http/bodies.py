@@ -226,9 +226,24 @@ class Run(Sandbox, kw_only=True, frozen=True):
     """POST /run."""
 
     code: str
+    stdin: str | None = None
+    """What the code reads from standard input, as text."""
+    stdin_b64: str | None = None
+    """The same as base64, for bytes that are not UTF-8."""
     files: list[FileGiven] = []
     return_files: bool = False
     detach: bool = False
+
+    def standard_input(self) -> str | bytes | None:
+        """Return the standard input; 400 if it is given twice, or is not base64."""
+        if self.stdin_b64 is None:
+            return self.stdin
+        if self.stdin is not None:
+            raise Problem(400, "invalid", "give stdin or stdin_b64, not both")
+        try:
+            return base64.b64decode(self.stdin_b64, validate=True)
+        except ValueError:
+            raise Problem(400, "invalid", "stdin_b64 is not base64") from None
 
 
 class Code(Body, kw_only=True):

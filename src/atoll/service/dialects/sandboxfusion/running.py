@@ -15,13 +15,13 @@ import time
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
-from starlette.responses import Response
 
 from atoll.sandbox.base import check_code
 from atoll.service.core.work import MAX_RETURNED_BYTES, RunRequest
 from atoll.service.dialects.jupyter.cell_messages import CellResult, Printed
 from atoll.service.dialects.sandboxfusion import wire
 from atoll.service.dialects.sandboxfusion.languages import LANGUAGES, PYTHON, Language
+from atoll.service.dialects.sandboxfusion.wire import JupyterAnswer, Ran, RunAnswer
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, ProblemInfo, decode
 from atoll.service.http.requests import Json, until_gone
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from atoll.service.access.keys import Principal
     from atoll.service.core.executions import Execution
     from atoll.service.core.service import Service
-    from atoll.service.dialects.sandboxfusion.wire import JupyterAnswer, Ran, RunAnswer
     from atoll.service.http.requests import ApiRequest
     from atoll.types import SandboxResult
 
@@ -49,9 +48,9 @@ PLAIN = "bare"
 """The tier of sandboxes that no Python runs in."""
 
 
-async def ping(_call: ApiRequest) -> Response:
+async def ping(_call: ApiRequest) -> str:
     """Say that the service lives."""
-    return Response('"pong"', media_type="application/json")
+    return "pong"
 
 
 async def run_code(call: ApiRequest) -> Json[RunAnswer]:
@@ -199,7 +198,7 @@ class Program(_Request, kw_only=True):
                     script=True,
                 )
                 service.ended(execution, result, (result.cpu_ms or 0) / 1000)
-                return _judged(wire.RunAnswer(run_result=wire.Ran.of_program(result)))
+                return _judged(RunAnswer(run_result=Ran.of_program(result)))
             async with self._opened(execution, service, self.config) as (box, meter):
                 await self.put_files(execution, service, box)
                 execution.interrupt = box.cancel
@@ -227,13 +226,13 @@ class Program(_Request, kw_only=True):
             script=True,
         )  # type: ignore[call-arg]
         service.ended(execution, result)
-        return wire.RunAnswer(run_result=wire.Ran.of_program(result)), not result.state_lost
+        return RunAnswer(run_result=Ran.of_program(result)), not result.state_lost
 
     async def _run_steps(
         self, execution: Execution, service: Service, box: BaseSandbox
     ) -> tuple[RunAnswer, bool]:
         """Compile and run by commands."""
-        given, language, answer = self.given, self.language, wire.RunAnswer()
+        given, language, answer = self.given, self.language, RunAnswer()
         await self._require_toolchain(service, box)
         beside = [(name, text.encode()) for name, text in language.beside.items()]
         for path, data in [*beside, (language.file, given.code.encode("utf-8", "replace"))]:
@@ -271,7 +270,7 @@ class Program(_Request, kw_only=True):
     ) -> Ran:
         begun, limit = time.monotonic(), self._ms(execution, seconds)
         response = await box.shell(line, timeout_ms=limit, stdin=stdin, merge_stderr=False)
-        return wire.Ran.of_command(response, time.monotonic() - begun)
+        return Ran.of_command(response, time.monotonic() - begun)
 
     def _ms(self, execution: Execution, seconds: float) -> float:
         """Return a time limit in milliseconds, within what the key may have."""
@@ -285,7 +284,7 @@ class Notebook(_Request, kw_only=True):
 
     async def perform(self, execution: Execution, service: Service) -> JupyterAnswer:
         """Run the cells, and return the answer."""
-        given, answer = self.given, wire.JupyterAnswer()
+        given, answer = self.given, JupyterAnswer()
         async with (
             self.in_turn(execution, service),
             self._opened(execution, service, self.config) as (box, meter),
@@ -299,12 +298,12 @@ class Notebook(_Request, kw_only=True):
                 result = await box.execute(code, timeout_ms=max(left * 1000, 1))
                 if result.kind == "timeout":
                     answer.status, answer.cells = "Failed", []
-                    answer.driver = wire.Ran.of_program(result)
+                    answer.driver = Ran.of_program(result)
                     break
                 answer.cells.append(_cell(result))
             else:
                 spent = time.monotonic() - begun
-                answer.driver = wire.Ran(execution_time=spent, return_code=0)
+                answer.driver = Ran(execution_time=spent, return_code=0)
                 answer.files = await self.fetch(execution, box, given.fetch_files)
             await service.cpu.charge(meter)
             if meter.stopped is not None:
