@@ -8,9 +8,10 @@ import pytest
 from poolkit import until
 
 from atoll import ExecutionPolicy, SandboxConfig
-from atoll.errors import SandboxLostError, SandboxStartError
+from atoll.errors import ConfigError, SandboxLostError, SandboxStartError
 from atoll.hosting.pool import pool as pools
 from atoll.launch import handshake
+from atoll.sandbox.base import check_options
 from atoll.sandbox.channel import ChannelEndedError
 from atoll.types import EndReport, Outcome
 
@@ -77,3 +78,34 @@ async def test_a_guest_that_dies_during_the_handshake_is_told_in_words(report, w
     assert words in str(error)
     # One that another process has killed is replaced: it did nothing wrong.
     assert isinstance(error, SandboxStartError if report.exit else SandboxLostError)
+
+
+@pytest.mark.parametrize("given", ["two\nlines\n", b"two\nlines\n"])
+async def test_standard_input_is_on_descriptor_0_for_code_and_its_children(pool, given):
+    code = "import subprocess; print(input(), subprocess.run(['cat'], capture_output=True).stdout)"
+    result = await pool.run(f"import os; print(os.read(0, 4)); {code}", BARE, stdin=given)
+    assert result.stdout == "b'two\\n'\nlines b''\n"
+
+
+async def test_a_cell_after_one_with_input_has_none(pool):
+    async with await pool.open(BARE) as box:
+        assert (await box.execute("x = input()", stdin="a")).success
+        result = await box.execute("import os; print(x, os.read(0, 1))\ninput()")
+    assert result.stdout == "a b''\n"
+    assert "no keyboard" in result.error
+
+
+async def test_a_script_has_nothing_of_a_session(pool):
+    names = (
+        "[n for n in ('context', 'llm_query', 'np', 'display') if n in dir() + dir(__builtins__)]"
+    )
+    code = f"print(__name__, {names}, input.__module__)\nraise SystemExit(3)"
+    result = await pool.run(code, BARE, script=True)
+    assert (result.stdout, result.exit_code) == ("__main__ [] builtins\n", 3)
+
+
+async def test_other_backends_refuse_options_they_do_not_take(pool):
+    with pytest.raises(
+        ConfigError, match="stdin is an option of the backend 'native' and 'gvisor'"
+    ):
+        check_options("wasm", {"stdin": "x"})

@@ -32,7 +32,6 @@ from atoll.sandbox import context as contexts
 from atoll.sandbox import guard, signatures, verbs
 from atoll.sandbox.base import (
     MAX_CODE_LENGTH,
-    NO_OPTIONS,
     NOT_STARTED,
     cell_params,
     check_code,
@@ -49,8 +48,8 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler
     from atoll.files.base import Files
-    from atoll.launch.handshake import CpuReading, RunningGuest
     from atoll.guest.shared.messages import Json
+    from atoll.launch.handshake import CpuReading, RunningGuest
     from atoll.launch.launcher import Launcher
     from atoll.sandbox.base import ExecuteOptions, ToolChange
     from atoll.sandbox.command import Command, CommandOptions
@@ -130,7 +129,7 @@ class GuestSandbox(GuestPorts):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         if options:
             check_options(self.backend, options)
-        cell = cell_params(options) if options else NO_OPTIONS
+        cell = cell_params(options) if options else {}
         limit = self._config.timeout_ms if timeout_ms is None else self._timeout(timeout_ms)
         if type(code) is not str or len(code) > MAX_CODE_LENGTH:
             check_code(code)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler
     from atoll.files.base import Files
-    from atoll.ports.forward import Forwards
     from atoll.guest.shared.messages import Json
+    from atoll.ports.forward import Forwards
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.process import Process, StartOptions
     from atoll.sandbox.wire.answers import GuestAnswer
@@ -79,10 +79,6 @@ def check_options(backend: str, options: Mapping[str, Any]) -> None:
         if backend not in backends and options.get(name) is not None:
             taken = " and ".join(map(repr, backends))
             raise ConfigError(f"{name} is an option of the backend {taken}, not of {backend!r}")
-
-
-NO_OPTIONS: Json = {}
-"""What `cell_params` returns for a cell without options."""
 
 
 def cell_params(options: ExecuteOptions) -> Json:

@@ -151,7 +151,9 @@ class _Request(RunRequest, kw_only=True):
         async with contextlib.AsyncExitStack() as held:
             try:
                 async with asyncio.timeout_at(self.until):
-                    await held.enter_async_context(service.slot(execution))
+                    await held.enter_async_context(
+                        service.limit.slot(None, execution.wait_in_queue)
+                    )
             except TimeoutError:
                 waiting = service.limit.waiting
                 raise wire.busy(f"{waiting} executions wait for their turn") from None
