@@ -34,7 +34,7 @@ _PROXY_VARIABLES = (
     "https_proxy",
     "all_proxy",
 )
-_CA_VARIABLES = (
+CA_VARIABLES = (
     "SSL_CERT_FILE",
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -71,7 +71,7 @@ class Gateway:
         if not self._rules.names_loopback:  # or 127.0.0.1 goes to the proxy
             variables |= dict.fromkeys(("NO_PROXY", "no_proxy"), _OWN_LOOPBACK)
         if self._proxy.parts.authority is not None:
-            variables |= dict.fromkeys(_CA_VARIABLES, CA_FILE)
+            variables |= dict.fromkeys(CA_VARIABLES, CA_FILE)
         return {name: value for name, value in variables.items() if name not in own}
 
     def guest_params(self, *, proxied: bool = True) -> dict[str, str]:

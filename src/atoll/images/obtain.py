@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from atoll.images.reference import Reference
 
 PARALLEL = 4
+BUILD_CACHE = "atoll/build-cache"
+"""The name of results of build steps in the store, with a step's key for a tag."""
 
 
 def find_image(reference: str, *, architecture: str | None = None) -> HeldImage | None:

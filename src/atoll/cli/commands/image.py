@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.errors import ConfigError
 from atoll.images import get_image, store
 from atoll.images.dockerfile import build_dockerfile
-from atoll.images.obtain import name_image
+from atoll.images.obtain import BUILD_CACHE, name_image
 from atoll.images.push import push_image
 from atoll.images.reference import DEFAULT_FOLDER, DEFAULT_HOST, RegistryReference, parse
 from atoll.text.amounts import ago_text, size_text
@@ -18,7 +18,7 @@ from atoll.text.amounts import ago_text, size_text
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.images.image import Image
+    from atoll.images.image import HeldImage, Image
     from atoll.images.store import Record
 
 SHORT, LEAST = 12, 4
@@ -140,14 +140,44 @@ def prune(args: Namespace) -> int:
 
 
 def build(args: Namespace) -> int:
-    """Build an image of a Dockerfile; print its digest."""
+    """Build an image by steps or from a Dockerfile; print its digest."""
     if not args.tag:
         raise ConfigError("name the image: --tag team/env:1")
-    held = build_dockerfile(args.context, args.tag, file=args.file, arguments=args.build_arg)
+    if args.base is None:
+        for name in ("apt", "pip", "copy", "run", "env"):
+            if getattr(args, name):
+                raise ConfigError(f"--{name} is a step: name the image to begin with by --from")
+        held = build_dockerfile(args.context, args.tag, file=args.file, arguments=args.build_arg)
+    else:
+        held = _build_by_steps(args)
     print(held.image.digest)
     print(f"atoll: {args.tag} is ready: {size_text(held.image.size)}", file=sys.stderr)
     held.close()
     return 0
+
+
+def _build_by_steps(args: Namespace) -> HeldImage:
+    from atoll.programs import build_steps  # noqa: PLC0415 - other commands need none of it
+    from atoll.programs.build import BuildOptions, build_image  # noqa: PLC0415
+
+    if args.file is not None or args.build_arg:
+        raise ConfigError("--from builds by steps: leave out --file and --build-arg")
+    steps: list[build_steps.Step] = []
+    if args.env or args.workdir:
+        steps.append(build_steps.Configure(tuple(args.env), args.workdir))
+    steps += [build_steps.Apt(tuple(filter(None, words.split(",")))) for words in args.apt]
+    steps += [build_steps.Pip.of(text) for text in args.pip]
+    steps += [build_steps.Copy.of(text) for text in args.copy]
+    steps += [build_steps.Run(command) for command in args.run]
+    given = {name: size for name in ("memory", "disk") if (size := getattr(args, name, None))}
+    hosts = tuple(args.allow_host) or None
+    options = BuildOptions(
+        hosts=hosts,
+        private=tuple(args.private_network),
+        use_cache=not args.no_cache,
+        **given,
+    )
+    return build_image(args.base, steps, args.tag, options)
 
 
 def _find(name: str) -> Record:
@@ -175,7 +205,8 @@ def _canonical(name: str) -> str:
 
 
 def _names_of(record: Record, names: dict[str, str]) -> list[str]:
-    return sorted(_short(name) for name, digest in names.items() if digest == record.digest)
+    own = [name for name, digest in names.items() if digest == record.digest]
+    return sorted(_short(name) for name in own if f"/{BUILD_CACHE}:" not in name)
 
 
 def _short(name: str) -> str:

@@ -39,6 +39,10 @@ class ImageRoot:
     """Host folders of its unpacked layers, the lowest first."""
     writable: bool = False
     """Whether the guest may change its copy of the files; the limit of the disk counts that."""
+    pretend_root: bool = False
+    """Whether the guest is seen as root, without any capability: changes of owners and users then
+    succeed and do nothing, and files may have set-id bits. Never with folders of the host that it
+    may write to: see `check_pretence`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,14 @@ class JailSpec:
     """Whether a socket follows the descriptors, on which pid 1 waits: see init."""
     terminal: bool = False
     """Whether the program gets a terminal of the jail's own instead of descriptors."""
+
+
+def check_pretence(root: ImageRoot | None, workspace: str | None, binds: tuple[Bind, ...]) -> None:
+    """Raise ValueError if a pretended root could set a set-id bit in a folder of the host."""
+    if root is None or not root.pretend_root:
+        return
+    if not root.writable or workspace is not None or any(bind.writable for bind in binds):
+        raise ValueError("a pretended root needs a writable image, and no writable host folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def mount(
     sys.mount("overlay", _ROOT, "overlay", flags, parts)
     os.fchdir(here)
     os.close(here)
-    _add_users(f"{at}/{_ROOT}/etc")
+    _add_users(f"{at}/{_ROOT}/etc", owner)
     tmpfs, overlay = sys.clone_tree(at), sys.clone_tree(f"{at}/{_ROOT}")
     sys.detach(at)
     sys.attach_tree(overlay, at)
@@ -119,14 +119,14 @@ def _write_files(base: str, files: Mapping[str, str]) -> None:
             file.write(text)
 
 
-def _add_users(folder: str) -> None:
+def _add_users(folder: str, owner: int) -> None:
     """Add the guest's line to the image's users and groups. SECURITY: no link is followed."""
     etc = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for name in _USERS:
             text = _read(name, etc)
             if text is not None and (changed := with_guest(name, text)) != text:
-                _replace(name, changed, etc)
+                _replace(name, changed, etc, owner)
     finally:
         os.close(etc)
 
@@ -157,8 +157,9 @@ def _has_id(lines: Iterable[bytes]) -> bool:
     return any(line.split(b":")[2:3] == [wanted] for line in lines)
 
 
-def _replace(name: str, data: bytes, folder: int) -> None:
+def _replace(name: str, data: bytes, folder: int, owner: int) -> None:
     os.unlink(name, dir_fd=folder)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(name, flags, 0o644, dir_fd=folder), "wb") as file:
         file.write(data)
+        os.fchown(file.fileno(), owner, owner)

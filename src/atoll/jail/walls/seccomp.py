@@ -53,9 +53,18 @@ _ID_ARGUMENTS = {
     **dict.fromkeys(("setreuid", "setregid"), (0, 1)),
     **dict.fromkeys(("setresuid", "setresgid"), (0, 1, 2)),
 }
+PRETENDED_ALONE: dict[str, tuple[int | None, int | None]] = {
+    "setgroups": (116, 159),
+    "setfsuid": (122, 151),
+    "setfsgid": (123, 152),
+}
+"""Calls that only a pretended root can make."""
+PRETENDED = (*_ID_ARGUMENTS, *PRETENDED_ALONE)
 _KNOWN_IDS = (GUEST_UID, 0xFFFFFFFF)
 """The guest's own id, and the one that means no change."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_NO_AUDIT = errno.EAFNOSUPPORT
+"""What tools for users take for a kernel without audits; with other errors they give up."""
 _PROTOCOLS = (
     0,
     socket.IPPROTO_ICMP,
@@ -78,24 +87,27 @@ _SO_PEERPIDFD = 77
 
 
 @functools.cache
-def jail_program(*, clones: bool = False) -> bytes:
-    """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls."""
+def jail_program(*, clones: bool = False, pretends: bool = False) -> bytes:
+    """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls.
+
+    With `pretends`, changes of owners and users do nothing and succeed, and set-id bits may be set.
+    """
     rules = (
-        _mode_rules()
-        | _id_rules()
-        | {
-            "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
-            "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
-            "socket": _families(),
-            "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
-            "setsockopt": _socket_options(),
-            "getsockopt": _no_peer(),
-            "fcntl": _no_leases(),
-            **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
-        }
-    )
+        {name: [_DO_NOTHING] for name in PRETENDED} if pretends else _mode_rules() | _id_rules()
+    ) | {
+        "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
+        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
+        "socket": _families(_NO_AUDIT if pretends else errno.EACCES),
+        "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
+        "setsockopt": _socket_options(),
+        "getsockopt": _no_peer(),
+        "fcntl": _no_leases(),
+        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
+    }
     asked = ASKED if clones else PASSED_FDS
-    return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
+    allowed = numbers() | (numbers(PRETENDED_ALONE) if pretends else {})
+    refused = [number for number in _refused(asked) if number not in allowed.values()]
+    return assemble(allowed, rules, map(asked_number, asked), refused=refused)
 
 
 def zygote_program() -> bytes:
@@ -147,9 +159,9 @@ def _refused(asked: Iterable[str]) -> list[int]:
     return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
 
 
-def _families() -> list[Instruction]:
+def _families(code: int = errno.EACCES) -> list[Instruction]:
     """Few families, and of these the protocols that programs use."""
-    *family, _allow = only_values(0, _FAMILIES, errno.EACCES)
+    *family, _allow = only_values(0, _FAMILIES, code)
     return [*family, *only_values(2, _PROTOCOLS, errno.EPROTONOSUPPORT)]
 
 

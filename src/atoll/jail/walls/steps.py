@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER
+from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER, check_pretence
 from atoll.jail.walls import container, landlock, rlimits, root, seccomp, syscalls, users
 from atoll.jail.walls.copytree import copy_tree
 
@@ -239,8 +239,14 @@ def limit_disk(jail: Jail) -> None:
 
 
 def become_guest(jail: Jail) -> None:
-    """Switch to the guest's user."""
-    users.become_guest(jail.host_uid, jail.proc_fd)
+    """Switch to the guest's user, which may be seen as root: see ImageRoot.pretend_root."""
+    seen_as = 0 if _pretends(jail) else GUEST_UID
+    users.become_guest(jail.host_uid, jail.proc_fd, seen_as)
+
+
+def _pretends(jail: Jail) -> bool:
+    check_pretence(jail.image, jail.workspace, jail.binds)
+    return jail.image is not None and jail.image.pretend_root
 
 
 def hide_host_paths(jail: Jail) -> None:
@@ -338,7 +344,8 @@ def drop_all_but_dormant(_jail: Jail) -> None:
 
 def filter_calls(jail: Jail) -> None:
     """Install the allow-list of system calls."""
-    jail.listener = syscalls.install_filter(seccomp.jail_program(), listen=True)
+    program = seccomp.jail_program(pretends=_pretends(jail))
+    jail.listener = syscalls.install_filter(program, listen=True)
 
 
 def filter_calls_unasked(_jail: Jail) -> None:
