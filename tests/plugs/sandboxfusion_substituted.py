@@ -68,3 +68,6 @@ def _without_its_package():
     for name in ("verl", "verl.utils", "verl.utils.reward_score"):
         module = sys.modules[name] = types.ModuleType(name)
         module.__path__ = [os.path.join(os.getcwd(), *name.split("."))]
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)

@@ -313,3 +313,57 @@ def test_a_terminal_has_its_size_and_gives_its_end(box: Box) -> None:
     for wrong in ({"size": {"rows": -1, "cols": 1}}, {"size": {"rows": "1", "cols": 1}}, {"a": 1}):
         _, last = box.stream("process.Process/Start", process=process, pty=wrong)[-1]
         assert last["error"]["code"] == "invalid_argument"
+
+
+def test_every_name_is_a_template_and_a_missing_route_has_a_message(service: OwnService) -> None:
+    headers = {"x-api-key": service.add_key()}
+    with httpx2.Client(base_url=service.url + "/e2b", headers=headers, trust_env=False) as http:
+        found = http.get("/templates/aliases/my-team:v1")
+        assert (found.status_code, found.json()) == (
+            200,
+            {"templateID": "my-team:v1", "public": True},
+        )
+        missing = http.get("/volumes")
+        assert (missing.status_code, missing.json()["code"]) == (404, 404)
+        assert "no such route" in missing.json()["message"]
+
+
+def test_a_list_is_filtered_by_all_that_is_asked(service: OwnService) -> None:
+    key = service.add_key(tenant="e2b-filters")
+    first = Box(service, key, templateID="bare", metadata={"a b": "c&d"})
+    second = Box(service, key, templateID="numeric")
+
+    def listed(**query: str) -> list[str]:
+        found = first.http.get("/v2/sandboxes", params=query, headers=first.key)
+        return [one["sandboxID"] for one in found.json()]
+
+    started = first.http.get(f"/sandboxes/{second.id}", headers=first.key).json()["startedAt"]
+    assert listed() == [second.id, first.id]
+    assert listed(order="asc") == [first.id, second.id]
+    assert listed(template="numeric") == [second.id]
+    assert listed(metadata="a%2520b=c%2526d") == [first.id]
+    assert listed(startedAfter="2999-01-01T00:00:00+00:00") == []
+    assert second.id in listed(startedAfter=started.replace("Z", "+00:00"))
+    assert first.http.get("/v2/sandboxes?startedAfter=x", headers=first.key).status_code == 400
+    first.end()
+    second.end()
+
+
+def test_a_data_frame_is_one_result_with_its_data(service: OwnService) -> None:
+    box = Box(service, service.add_key(), templateID="full")
+    code = "import pandas as pd\npd.DataFrame({'a': [1, 2], 'b': ['x', 'y']})"
+    (result,) = [line for line in box.lines(code) if line["type"] == "result"]
+    assert result["is_main_result"]
+    assert result["text"].split() == ["a", "b", "0", "1", "x", "1", "2", "y"]
+    assert "<table" in result["html"]
+    assert result["data"] == {"a": [1, 2], "b": ["x", "y"]}
+    box.end()
+
+
+def test_metrics_of_another_time_are_none(service: OwnService) -> None:
+    box = Box(service, service.add_key())
+    asked = f"/sandboxes/{box.id}/metrics"
+    assert len(box.http.get(asked, headers=box.key).json()) == 1
+    assert box.http.get(f"{asked}?end=1000", headers=box.key).json() == []
+    assert box.http.get(f"{asked}?start=99999999999", headers=box.key).json() == []
+    box.end()

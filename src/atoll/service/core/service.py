@@ -75,6 +75,8 @@ Opener = Callable[..., Awaitable["BaseSandbox"]]
 Runner = Callable[..., Awaitable[SandboxResult]]
 """Runs code in a fresh sandbox of its own: Pool.run."""
 SWEEP_SECONDS = 5.0
+EXPIRY_SECONDS = 0.25
+"""How late a session may end at its timeout."""
 NEVER = 10**9
 MAX_WAITING_THREADS = 64
 """File operations, searches and the like of one key that wait; further requests are refused."""
@@ -149,6 +151,7 @@ class Service:
         pause = min(SWEEP_SECONDS, self.settings.idle_seconds / 2)
         self._sweeping = [
             self._background.watch("the service", lambda: pause, *self._sweeps()),
+            self._background.watch("expiry", lambda: EXPIRY_SECONDS, self.sessions.end_expired),
             self._background.watch("CPU time", lambda: LOOK_SECONDS, self.cpu.sweep_limited),
         ]
 

@@ -348,6 +348,13 @@ class Sessions:
             except Exception:  # noqa: BLE001 - the others have to end all the same
                 _LOG.exception("looking after the session %s failed", session.id)
 
+    async def end_expired(self) -> None:
+        """End sessions whose longest time is over."""
+        now = clock.now()
+        for session in list(self._sessions.values()):
+            if now > session.expires and not session.over:
+                await self.end(session, "expired")
+
     async def _look_after(self, session: HostedSession) -> None:
         now = clock.now()
         if not session.session.idle:

@@ -111,7 +111,7 @@ class App:
                     _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
                 code = problem.code
                 service.metrics.refused_credential(problem)
-                refuse = Problem.response if route is None else route.refuse or Problem.response
+                refuse = routes.refusal(request.scope["path"], route)
                 response = refuse(problem, request_id)
             await response(request.scope, request.receive, send_noting)
         name = route.path if route is not None else "(none)"

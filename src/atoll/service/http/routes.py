@@ -21,11 +21,14 @@ from atoll.service.api import (
 from atoll.service.api.file_operations import OPERATIONS, operate
 from atoll.service.console import pages
 from atoll.service.dialects.e2b import routes as e2b
+from atoll.service.dialects.e2b import wire as e2b_wire
+from atoll.service.dialects.e2b.dialect import PREFIX as E2B
 from atoll.service.dialects.jupyter import routes as jupyter
 from atoll.service.dialects.librechat import executing
 from atoll.service.dialects.librechat import routes as librechat
 from atoll.service.dialects.sandboxfusion import routes as sandboxfusion
 from atoll.service.http import bodies
+from atoll.service.http.problems import Problem
 from atoll.service.http.requests import Json
 from atoll.service.http.route import Route
 
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     import re
 
     from atoll.service.http.requests import ApiRequest
-    from atoll.service.http.route import Handler
+    from atoll.service.http.route import Handler, Refuse
 
 PREFIX = "/api/v1"
 
@@ -182,3 +185,10 @@ def all_routes() -> list[Route]:
     native = [replace(route, path=PREFIX + route.path) for route in _NATIVE]
     dialects = (librechat, e2b, jupyter, sandboxfusion)
     return [*native, *_OPERATIONAL, *(route for one in dialects for route in one.routes())]
+
+
+def refusal(path: str, route: Route | None) -> Refuse:
+    """Return what writes an error; a path of E2B's without a route has the form of its routes."""
+    if route is not None:
+        return route.refuse or Problem.response
+    return e2b_wire.refuse if path.startswith(f"{E2B}/") else Problem.response

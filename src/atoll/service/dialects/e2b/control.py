@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -100,6 +101,13 @@ class ForkedSandbox(Struct):
     error: ErrorInfo | UnsetType = UNSET
 
 
+class TemplateAlias(Struct):
+    """A template by a name of it."""
+
+    templateID: str  # noqa: N815
+    public: bool = True
+
+
 class SandboxMetric(Struct, kw_only=True):
     """What a sandbox uses at a time."""
 
@@ -158,15 +166,22 @@ async def connect(call: ApiRequest) -> SandboxInfo:
 
 
 async def list_all(call: ApiRequest) -> Json[list[SandboxDetail]]:
-    """List the tenant's sandboxes, newest first; `metadata` and `state` choose among them."""
+    """List the tenant's sandboxes, newest first; the query's filters choose among them."""
     states = [state for state in call.query("state").split(",") if state]
-    wanted = dict(parse_qsl(call.query("metadata"), keep_blank_values=True))
+    # The SDK quotes names and texts once more than the query is quoted.
+    pairs = parse_qsl(call.query("metadata"), keep_blank_values=True)
+    wanted = {unquote(name): unquote(text) for name, text in pairs}
+    template, after, facts = call.query("template"), _moment(call, "startedAfter"), call.service.e2b
     own = [
         hosted
         for hosted in call.service.sessions.of(call.principal)[::-1]
         if (not states or _state(hosted) in states)
+        and (not template or facts.facts(hosted).template == template)
+        and hosted.facts.created >= after
         and all(hosted.facts.metadata.get(name) == text for name, text in wanted.items())
     ]
+    if call.query("order") == "asc":
+        own.reverse()
     shown, headers = wire.page(call, own)
     return Json([_detail(call, hosted) for hosted in shown], headers=headers)
 
@@ -213,9 +228,20 @@ async def fork(call: ApiRequest) -> list[ForkedSandbox]:
     return made
 
 
+async def alias(call: ApiRequest) -> TemplateAlias:
+    """Say that a template exists: a sandbox can be made of every name."""
+    return TemplateAlias(call.path["alias"])
+
+
 async def metrics(call: ApiRequest) -> list[SandboxMetric]:
-    """Return what a sandbox uses now: one sample, as no others are kept."""
+    """Return what a sandbox uses now: one sample, as no others are kept.
+
+    A range that ends before the sandbox began, or begins later than now, has none.
+    """
     hosted, now = call.session, clock.now()
+    last = call.number("end", int(now))
+    if last < int(hosted.facts.created) or call.number("start", 0) > now:
+        return []
     await hosted.measure_disk()
     usage, policy = hosted.usage(), hosted.session.config.policy
     alive = max(now - hosted.facts.created, 1e-3)
@@ -237,6 +263,15 @@ async def unsupported(call: ApiRequest) -> None:
     _ = call.session  # 404 if there is none
     text = "the network of a sandbox does not change: create another with what it needs"
     raise Problem(400, "unsupported", text)
+
+
+def _moment(call: ApiRequest, name: str) -> float:
+    """Return a time of the query in seconds since 1970; 0 if it is not there."""
+    text = call.query(name).replace("Z", "+00:00").replace(" ", "+")
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else 0.0
+    except (ValueError, OverflowError):
+        raise Problem(400, "invalid", f"{name} is not a time: {text[:60]!r}") from None
 
 
 def _check_supported(given: NewSandbox) -> None:

@@ -6,7 +6,6 @@ working folder of its own, and shares everything else. Cells run one at a time.
 
 from __future__ import annotations
 
-import base64
 import json
 import time
 from importlib import resources
@@ -18,13 +17,14 @@ from starlette.responses import Response
 from atoll.sandbox.base import check_code
 from atoll.service.core.work import CellRequest, RunResult, ShellRequest, ShellResult
 from atoll.service.dialects.e2b.paths import HOME, absolute
+from atoll.service.dialects.jupyter.cell_messages import CellResult
 from atoll.service.http.problems import Problem, ProblemInfo, encode
 from atoll.service.http.requests import EventResponse
 from atoll.service.ids import new_id
 from atoll.types import stderr_with_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from atoll.sandbox.command import CommandOptions
     from atoll.service.core.executions import Execution
@@ -48,7 +48,6 @@ _NAMES = {
     "application/json": "json",
     "application/javascript": "javascript",
 }
-_BINARY = ("png", "jpeg", "pdf")
 _TRACE = "Traceback (most recent call last):"
 _KINDS = {
     "timeout": "TimeoutError",
@@ -226,12 +225,30 @@ def _end(execution: Execution) -> list[Line]:
             return []
         text = ended.error or f"exit status {ended.exit_code}"
         return [_failed("CommandError", text, text)]
-    lines = [_shown(display) for display in execution.displays]
-    if ended.value_repr is not None:
-        text = ended.value_repr
-        text = text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
-        lines.append({"type": "result", "text": text, "is_main_result": True})
+    lines = _results(ended, execution.displays)
     return lines if ended.success else [*lines, _fault_of(ended)]
+
+
+def _results(ended: RunResult, displays: Sequence[Display]) -> list[Line]:
+    """Return the displays, and as the last the value with all its forms."""
+    cell = CellResult(
+        success=ended.success,
+        kind=ended.kind,
+        error_type=ended.error_type,
+        error=ended.error,
+        value_repr=ended.value_repr,
+        is_scalar=isinstance(ended.value, str | int | float),
+        displays=displays,
+    )
+    lines = []
+    for kind, content in cell.messages(0):
+        line: Line = {"type": "result", "is_main_result": kind == "execute_result"}
+        for media_type, shown in content["data"].items():
+            line |= _form(media_type, shown)
+        if "dataframe" in line.get("html", "") and isinstance(ended.value, dict):
+            line["data"] = ended.value
+        lines.append(line)
+    return lines
 
 
 def _fault_of(result: RunResult) -> Line:
@@ -246,16 +263,14 @@ def _failed(name: str, value: str, trace: str) -> Line:
     return {"type": "error", "name": name, "value": value, "traceback": trace}
 
 
-def _shown(display: Display) -> Line:
-    name = _NAMES.get(display.media_type, "extra")
-    shown: Any = display.data.decode("utf-8", "replace") if name not in _BINARY else None
-    if name in _BINARY:
-        shown = base64.b64encode(display.data).decode()
-    elif name == "json":
+def _form(media_type: str, shown: str) -> Line:
+    """Return one form of a value under the name that the client knows it by."""
+    name = _NAMES.get(media_type, "extra")
+    if name == "json":
         try:
-            shown = json.loads(display.data)
+            return {"json": json.loads(shown)}
         except (ValueError, RecursionError):
-            name = "text"
-    elif name == "extra":
-        shown = {display.media_type: base64.b64encode(display.data).decode()}
-    return {"type": "result", name: shown, "is_main_result": False}
+            return {"text": shown}
+    if name == "text" and len(shown) > 1 and shown[0] == shown[-1] and shown[0] in "'\"":
+        shown = shown[1:-1]
+    return {name: {media_type: shown} if name == "extra" else shown}

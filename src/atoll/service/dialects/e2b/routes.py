@@ -35,6 +35,7 @@ CONTROL: tuple[Row, ...] = (
     ("GET", f"{_S}/metrics", control.metrics, "sessions"),
     ("POST", f"{_S}/snapshots", snapshots.create, "sessions"),
     ("GET", "/snapshots", snapshots.list_all, "sessions"),
+    ("GET", "/templates/aliases/{alias}", control.alias, "sessions"),
     ("DELETE", "/templates/{template}", snapshots.delete, "sessions"),
     ("PUT", f"{_S}/network", control.unsupported, "sessions"),
 )
