@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8437
 MAX_PORTS = 65535
 _PREFIX = "ATOLL_SERVE_"
+_PORTS = ("port", "preview_port")
 
 
 def default_folder() -> Path:
@@ -33,6 +34,11 @@ class ServiceSettings:
     folder: Path
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
+    preview_port: int | None = None
+    """The port of the listener that shows servers in sessions to browsers; unset: none."""
+    preview_domain: str = "localhost"
+    """The domain of their host names, which are PORT-SESSION.DOMAIN; https://DOMAIN if a reverse
+    proxy serves it."""
     hosts: tuple[str, ...] = ()
     """Names, besides localhost and the address, that the Host header may have."""
     trusted_proxies: tuple[str, ...] = ()
@@ -122,7 +128,7 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int | float) and not (field.name == "port" and value == 0):
+            if isinstance(value, int | float) and not (field.name in _PORTS and value == 0):
                 check_positive(field.name, value)
         if self.durability not in DURABILITIES:
             known = ", ".join(DURABILITIES)
@@ -137,8 +143,7 @@ class ServiceSettings:
         _check_language_images(self.language_images)
         if self.tls_key and not self.tls_certificate:
             raise ConfigError("a TLS key needs its certificate: name both")
-        if self.port > MAX_PORTS:
-            raise ConfigError(f"port must be at most {MAX_PORTS}, not {self.port}")
+        _check_ports(port=self.port, preview_port=self.preview_port or 0)
 
     @classmethod
     def from_environment(cls, **given: Any) -> ServiceSettings:
@@ -149,6 +154,12 @@ class ServiceSettings:
             if text and field.name != "folder":
                 known[field.name] = _parse(field.name, str(field.type), text)
         return cls(**{**known, **{name: one for name, one in given.items() if one is not None}})
+
+
+def _check_ports(**ports: int) -> None:
+    for name, port in ports.items():
+        if port > MAX_PORTS:
+            raise ConfigError(f"{name} must be at most {MAX_PORTS}, not {port}")
 
 
 def variable(name: str) -> str:
@@ -166,6 +177,6 @@ def _parse(name: str, kind: str, text: str) -> Any:
     if kind.startswith("tuple"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     try:
-        return {"int": int, "float": float}.get(kind, str)(text)
+        return {"int": int, "float": float}.get(kind.removesuffix(" | None"), str)(text)
     except ValueError:
         raise ConfigError(f"{variable(name)} must be a number, not {text!r}") from None

@@ -60,6 +60,12 @@ class Quota:
     disk_bytes: int | None = None
     """Of one sandbox; unset: as much as memory, as its folders are in memory."""
     timeout_ms: float = 600_000
+    preview_requests_per_second: float = 200
+    """Of visitors, to previews of the key's sessions."""
+    preview_connections: int = 512
+    """Requests of visitors at one time, with websockets."""
+    preview_bytes_per_day: int | None = 64 << 30
+    """What is passed between visitors and the key's sessions, both ways."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -44,6 +44,7 @@ from atoll.service.dialects.librechat.dialect import LibreChat
 from atoll.service.dialects.sandboxfusion.running import SandboxFusion
 from atoll.service.http.problems import Problem
 from atoll.service.http.streams import Streams
+from atoll.service.previews.previews import Previews
 from atoll.service.storage.blobs import blobs
 from atoll.service.storage.database import Database
 from atoll.service.storage.idempotency import Answer, IdempotencyKeys
@@ -126,6 +127,7 @@ class Service:
         self.sessions = Sessions(self)
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.sandboxfusion = SandboxFusion()
+        self.previews = Previews(self)
         self._restart = SavedSessions(self, self._store)
         self._sweeping: list[asyncio.Task[Any]] = []
 
@@ -169,6 +171,7 @@ class Service:
     async def stop(self) -> None:
         """Save sessions, unless it is urgent; end those that cannot be saved; close the files."""
         self.draining = self.stopping = True
+        await self.previews.close()
         self.runs.stop()
         for task in self._sweeping:
             task.cancel()

@@ -64,6 +64,10 @@ class SessionFacts(SharedFacts, kw_only=True):
     """What it used in earlier processes of the service."""
     memory_bytes: int = 0
     """The most that it has used."""
+    public_ports: list[int] = []
+    """Ports whose preview anybody may visit."""
+    preview_generation: int = 0
+    """How often a preview was withdrawn: earlier links are not valid."""
 
 
 class SessionUsage(Struct, kw_only=True):

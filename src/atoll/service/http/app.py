@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
 from atoll.service.access.keys import Principal
+from atoll.service.api import ports
 from atoll.service.dialects.jupyter import routes as jupyter
 from atoll.service.dialects.jupyter import socket as kernel_socket
 from atoll.service.http import openapi, routes
@@ -124,11 +125,11 @@ class App:
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         """Serve a websocket, or refuse it with the status that a request would get."""
-        status, code = 101, ""
+        status, code, port = 101, "", ports.is_connection(websocket.scope["path"])
         logs.REQUEST.set((new_id("req"), websocket.headers.get("traceparent", "")))
         try:
             self._check_host(websocket.headers.get("host", ""))
-            await kernel_socket.serve(self._service, websocket)
+            await (ports.connect if port else kernel_socket.serve)(self._service, websocket)
         except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
             problem = of_error(exc)
             if problem.status == 500:
@@ -136,8 +137,10 @@ class App:
             status, code = problem.status, problem.code
             self._service.metrics.refused_credential(problem)
             if websocket.application_state is WebSocketState.CONNECTING:
-                await websocket.send_denial_response(jupyter.refuse(problem, ""))
-        self._service.metrics.answered(kernel_socket.PATH, "GET", status, 0, code)
+                refuse = Problem.response if port else jupyter.refuse
+                await websocket.send_denial_response(refuse(problem, ""))
+        path = ports.CONNECT if port else kernel_socket.PATH
+        self._service.metrics.answered(path, "GET", status, 0, code)
 
     async def _answer(
         self, request: Request, route: Route, path: dict[str, str], held: contextlib.ExitStack

@@ -122,6 +122,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.BackendUnavailableError, 503, "unavailable"),
     (errors.FleetError, 503, "fleet"),
     (errors.UnsupportedError, 501, "unsupported"),
+    (errors.PortError, 502, "port"),
     (errors.StateError, 422, "state"),
     (errors.PackageError, 422, "packages"),
     (errors.ImageError, 422, "image"),

@@ -15,6 +15,7 @@ from atoll.service.api import (
     executions,
     files,
     overview,
+    ports,
     processes,
     sessions,
 )
@@ -64,6 +65,7 @@ def _makes(path: str, handler: Handler, scope: str, body: Any) -> Route:
 
 
 _S = "/sessions/{session}"
+_PORT = f"{_S}/ports/{{port}}"
 _PROCESS = f"{_S}/processes/{{process}}"
 _NATIVE = (
     _starts("/run", executions.run, "execute", bodies.Run),
@@ -121,6 +123,9 @@ _NATIVE = (
     Route("GET", f"{_PROCESS}/events", processes.events, "execute", query="out err"),
     Route("POST", f"{_PROCESS}/input", processes.write, "execute", bytes, query="end"),
     Route("POST", f"{_PROCESS}/signal", processes.send_signal, "execute", processes.Signal),
+    Route("GET", f"{_S}/ports", ports.list_ports, "sessions"),
+    Route("POST", f"{_PORT}/expose", ports.expose, "sessions", ports.NewPreview),
+    Route("DELETE", f"{_PORT}/expose", ports.withdraw, "sessions"),
     Route("GET", f"{_S}/files/watch", processes.watch, "files", query="path recursive"),
     Route("GET", f"{_S}/files", files.list_folder, "files", query="path"),
     Route("GET", f"{_S}/files/content", files.download, "files", query="path!"),

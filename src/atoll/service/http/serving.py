@@ -77,8 +77,9 @@ class Server(uvicorn.Server):
         """Read the certificate and the keys of tokens again; the old ones stay if they are bad."""
         settings = self._service.settings
         try:
-            if self._tls is not None:
-                load_certificate(self._tls, settings)
+            for tls in (self._tls, self._service.previews.tls):
+                if tls is not None:
+                    load_certificate(tls, settings)
             self._service.librechat.credentials.reload(settings)
         except ConfigError as exc:
             _LOG.error("SIGHUP: %s: what was loaded before is used on", exc)
@@ -104,6 +105,7 @@ async def service(
             report("trying out a sandbox")
             await made.open()
             try:
+                await made.previews.open(tls_context(made.settings))
                 yield made
             finally:
                 await made.stop()

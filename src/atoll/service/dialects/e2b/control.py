@@ -38,7 +38,7 @@ class NewSandbox(Struct, kw_only=True):
     autoPause: bool | None = None  # noqa: N815
     autoResume: dict[str, Any] | None = None  # noqa: N815
     allow_internet_access: bool | None = None
-    network: Any = None
+    network: dict[str, Any] | None = None
     mcp: Any = None
     iam: Any = None
     volumeMounts: Any = None  # noqa: N815
@@ -148,6 +148,7 @@ async def create(call: ApiRequest) -> Json[SandboxInfo]:
         facts = service.e2b.facts(hosted)
         facts.template = given.templateID[: bodies.MAX_METADATA_TEXT]
         facts.auto_resume = bool((given.autoResume or {}).get("enabled"))
+        facts.public_traffic = bool((given.network or {}).get("allowPublicTraffic", True))
         await service.announce()
         return _sandbox(call, hosted)
 
@@ -223,6 +224,7 @@ async def fork(call: ApiRequest) -> list[ForkedSandbox]:
         child.facts.max_seconds = min(seconds, call.service.settings.max_seconds)
         before, facts = call.service.e2b.facts(parent), call.service.e2b.facts(child)
         facts.template, facts.contexts = before.template, dict(before.contexts)
+        facts.public_traffic = before.public_traffic
         made.append(ForkedSandbox(sandbox=_sandbox(call, child)))
     await call.service.announce()
     return made
@@ -275,7 +277,11 @@ def _moment(call: ApiRequest, name: str) -> float:
 
 
 def _check_supported(given: NewSandbox) -> None:
-    for name in ("network", "mcp", "iam", "volumeMounts"):
+    rules = {name for name, rule in (given.network or {}).items() if rule}
+    if rules - {"allowPublicTraffic"}:
+        text = "rules of `network` other than allow_public_traffic are not served: leave them out"
+        raise Problem(400, "unsupported", text)
+    for name in ("mcp", "iam", "volumeMounts"):
         if getattr(given, name):
             raise Problem(400, "unsupported", f"{name} is not served: leave it out")
     if given.autoPause:
@@ -294,12 +300,13 @@ def _state(hosted: HostedSession) -> str:
 
 
 def _sandbox(call: ApiRequest, hosted: HostedSession) -> SandboxInfo:
-    e2b = call.service.e2b
+    e2b, previews = call.service.e2b, call.service.previews
     return SandboxInfo(
         sandboxID=hosted.id,
         templateID=e2b.facts(hosted).template,
         envdAccessToken=e2b.token(hosted.id, "envd"),
         trafficAccessToken=e2b.token(hosted.id, "traffic"),
+        domain=previews.site.place if previews.enabled else None,
     )
 
 

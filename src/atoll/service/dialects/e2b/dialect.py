@@ -50,6 +50,8 @@ class SandboxFacts:
 
     template: str = "base"
     auto_resume: bool = False
+    public_traffic: bool = False
+    """Whether anybody may visit its ports: what E2B's clients expect, unless they say otherwise."""
     contexts: dict[str, str] = field(default_factory=dict)
     """The working folder of each code context besides the default one, by its id."""
     watchers: dict[str, FolderWatch] = field(default_factory=dict)
@@ -83,6 +85,12 @@ class E2B:
         """Return the token that opens a sandbox: `envd`, or `traffic` for the interpreter."""
         made = hmac.digest(self._secret, f"{plane}:{ident}".encode(), "sha256")
         return base64.urlsafe_b64encode(made).decode().rstrip("=")
+
+    def may_visit(self, hosted: HostedSession, token: str) -> bool:
+        """Return whether a visitor may see the ports of a sandbox: all may, or the token is its."""
+        if self.facts(hosted).public_traffic:
+            return True
+        return hmac.compare_digest(self.token(hosted.id, "traffic").encode(), token.encode())
 
     def check_key(self, request: Request) -> Principal:
         """Return whose key the header X-API-KEY has; 401 if it is not valid."""

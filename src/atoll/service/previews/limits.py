@@ -1,0 +1,87 @@
+"""What visitors of a key's previews use: requests, connections and bytes, counted per key.
+
+They have counters of their own: a flood of visitors does not keep the key from its own API.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll.service import clock
+from atoll.service.http.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.service.access.keys import Principal
+
+DAY_SECONDS = 86_400
+BURST_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What the visitors of one key have used."""
+
+    tokens: float
+    filled: float = field(default_factory=time.monotonic)
+    connections: int = 0
+    day: int = 0
+    requests: int = 0
+    bytes: int = 0
+
+
+class VisitorLimits:
+    """The traffic of every key, of the present day (UTC)."""
+
+    def __init__(self) -> None:
+        self._traffic: dict[str, Traffic] = {}
+
+    @contextlib.contextmanager
+    def connection(self, principal: Principal) -> Iterator[Traffic]:
+        """Count a request until it is answered, or a websocket; 429 if there are too many."""
+        quota, traffic, now = principal.quota, self.of(principal), time.monotonic()
+        rate = quota.preview_requests_per_second
+        traffic.tokens += (now - traffic.filled) * rate
+        traffic.tokens, traffic.filled = min(traffic.tokens, BURST_SECONDS * rate), now
+        if traffic.tokens < 1:
+            text = f"the previews of this key may have {rate:g} requests per second"
+            raise Problem(429, "rate_limited", text, retry_after=(1 - traffic.tokens) / rate)
+        if traffic.connections >= quota.preview_connections:
+            text = f"the previews of this key have {traffic.connections} open connections"
+            raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
+        self._require_volume(principal, traffic)
+        traffic.tokens -= 1
+        traffic.connections += 1
+        traffic.requests += 1
+        try:
+            yield traffic
+        finally:
+            traffic.connections -= 1
+
+    def count(self, principal: Principal, size: int) -> None:
+        """Count bytes that are passed on; 429 if they are too many for the day."""
+        traffic = self.of(principal)
+        traffic.bytes += size
+        self._require_volume(principal, traffic)
+
+    def of(self, principal: Principal) -> Traffic:
+        """Return the traffic of a key today."""
+        traffic = self._traffic.get(principal.key)
+        if traffic is None:
+            room = BURST_SECONDS * principal.quota.preview_requests_per_second
+            traffic = self._traffic[principal.key] = Traffic(max(1.0, room))
+        today = int(clock.now() // DAY_SECONDS)
+        if traffic.day != today:
+            traffic.day, traffic.requests, traffic.bytes = today, 0, 0
+        return traffic
+
+    def _require_volume(self, principal: Principal, traffic: Traffic) -> None:
+        most = principal.quota.preview_bytes_per_day
+        if most is not None and traffic.bytes >= most:
+            wait = DAY_SECONDS - clock.now() % DAY_SECONDS
+            text = f"the previews of this key have used their {most:,} bytes of today (UTC)"
+            raise Problem(429, "rate_limited", text, retry_after=wait)
