@@ -194,6 +194,7 @@ _IN_WORDS = {
     "network": "reach hosts by a network policy",
     "packages": "have packages by name",
     "ports": "reach servers in the guest",
+    "previews": "show servers in the guest to browsers",
     "save": "save a session",
     "processes": "start processes",
     "shell": "run shell commands",
@@ -206,6 +207,7 @@ _BACKENDS_THAT_CAN = {
     "packages": "Use backend='native' or 'daemon'.",
     "images": "Use backend='native', 'daemon' or 'gvisor'.",
     "ports": "Use backend='native', 'daemon' or 'gvisor'.",
+    "previews": "Use port() for this machine, or backend='remote' (atoll serve --preview-port).",
 }
 
 

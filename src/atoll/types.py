@@ -387,6 +387,17 @@ class CommittedImage:
         return self.image
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A port of a session that a service shows to browsers."""
+
+    url: str
+    token: str | None
+    """What opens it, for programs: the header `atoll-preview`. None if anybody may visit it."""
+    expires_at: float | None
+    """When the token ends, as a time stamp."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExecuteResponse(name_hints.NameHints):
     """What a shell command printed, and how it ended."""

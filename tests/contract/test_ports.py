@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import urllib.error
 import urllib.request
@@ -176,7 +177,7 @@ async def test_ports_are_there_for_async_callers(backend):
         await box.execute(ECHO)
         assert [port.number for port in await box.ports()] == [7000]
         connection = await box.connect(7000)
-        assert exchange(connection, b"abc") == b"cba"
+        assert await asyncio.to_thread(exchange, connection, b"abc") == b"cba"
 
 
 def test_a_backend_without_ports_says_so(backend):

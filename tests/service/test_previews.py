@@ -13,6 +13,7 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
+import atoll
 from atoll.service import clock
 from atoll.service.access.keys import SCOPES, Quota
 
@@ -466,3 +467,23 @@ def test_e2bs_sandboxes_are_reached_at_get_host(shown: OwnService) -> None:
             http.delete(
                 f"/sandboxes/{host.split('-', 1)[1].split('.')[0]}", headers={"x-api-key": key}
             )
+
+
+def test_a_remote_sandbox_exposes_its_ports(shown: OwnService) -> None:
+    with atoll.create_sandbox(backend="remote", url=shown.url, api_key=shown.key) as box:
+        box.execute(SERVER)
+        made = box.expose(8000, seconds=60)
+        assert made.url.endswith(f"/?atoll-preview={made.token}")
+        assert made.expires_at is not None
+        assert box.expose(8000, public=True).token is None
+    with pytest.raises(atoll.SandboxClosedError):
+        box.expose(8000)
+
+
+def test_a_sandbox_without_a_service_has_no_previews() -> None:
+    words = r"cannot show servers .* Use port\(\)"
+    with (
+        atoll.create_sandbox(backend="native") as box,
+        pytest.raises(atoll.UnsupportedError, match=words),
+    ):
+        box.expose(8000)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.sandbox.command import Command, CommandOptions
     from atoll.sandbox.process import Process, StartOptions
     from atoll.sandbox.wire.answers import GuestAnswer
-    from atoll.types import CommittedImage, ExecuteResponse, ListeningPort, Variables
+    from atoll.types import CommittedImage, ExecuteResponse, ListeningPort, Preview, Variables
 
     Tools = Mapping[str, Handler] | Iterable[Any]
     ToolChange = Callable[[Mapping[str, Handler]], Mapping[str, Handler]]
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 MAX_PORT = 65_535
+PREVIEW_SECONDS = 3600.0
 QUICKLY_CHECKED = 20_000
 """Characters of code up to which a guard runs in the event loop; a thread would take longer."""
 CLOSED = (
@@ -326,6 +327,21 @@ class BaseSandbox(SandboxHints, ABC):
 
             self._forwards = Forwards()
         return self._forwards.url(check_port(port), self.connect)
+
+    async def expose(
+        self,
+        port: int,  # noqa: ARG002
+        *,
+        seconds: float = PREVIEW_SECONDS,  # noqa: ARG002
+        public: bool = False,  # noqa: ARG002
+    ) -> Preview:
+        """Have a service show a server in the guest to browsers; return the link.
+
+        It is signed and valid for `seconds`; with `public`, anybody who knows it may visit it.
+        UnsupportedError for a sandbox that is not a service's.
+        """
+        self._require_open()
+        raise UnsupportedError(self.backend, "previews")
 
     async def _close_forwards(self) -> None:
         """Close the listeners of `port`."""

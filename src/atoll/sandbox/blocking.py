@@ -96,6 +96,7 @@ class SyncSandbox(SandboxHints):
     port = blocking(BaseSandbox.port)
     connect = blocking(BaseSandbox.connect)
     commit = blocking(BaseSandbox.commit)
+    expose = blocking(BaseSandbox.expose)
 
     @property
     def tools(self) -> Mapping[str, Handler]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from atoll import errors
-from atoll.backends.remote import tls
+from atoll.backends.remote import port_stream, tls
 from atoll.backends.remote.uploads import Uploads
 from atoll.config import service_from_environment
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
@@ -21,6 +21,7 @@ from atoll.rpc import faults
 from atoll.sandbox.wire import answers
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from atoll.config import SandboxConfig
@@ -65,7 +66,7 @@ class RemoteConnection:
             limits=limits,
             trust_env=False,
         )
-        self.url, self.users = url, 0
+        self.url, self.users, self._key = url, 0, key
         self.uploads = Uploads()
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
@@ -126,6 +127,12 @@ class RemoteConnection:
                     yield answers.mapping(_decoded(line))
         except httpx2.HTTPError as exc:
             raise await _unreachable(self.url, exc) from None
+
+    async def connect(self, path: str) -> tuple[socket.socket, Coroutine[None, None, None]]:
+        """Return a socket that is connected with a port, and the relay to run meanwhile."""
+        url = f"{self.url.rstrip('/')}/api/v1{path}"
+        secure = _tls() if url.startswith("https:") else None
+        return await port_stream.connect(url, self._key, secure, error_of)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -34,10 +34,10 @@ from atoll.policy import Capability, Isolation
 from atoll.sandbox import context as contexts
 from atoll.sandbox import guard, turns, verbs
 from atoll.sandbox.availability import Availability
-from atoll.sandbox.base import NOT_STARTED
+from atoll.sandbox.base import NOT_STARTED, PREVIEW_SECONDS, check_port
 from atoll.sandbox.bridge import CallFailedError, HostBridge
 from atoll.sandbox.wire import answers
-from atoll.types import CodeFault
+from atoll.types import CodeFault, Preview
 
 if TYPE_CHECKING:
     from atoll.backends.remote.connection import RemoteConnection
@@ -58,7 +58,6 @@ class RemoteSandbox(ClientSandbox):
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
         Capability.NETWORK,
-        Capability.PORTS,
         Capability.FETCH,
         Capability.PROCESSES,
     }
@@ -74,6 +73,7 @@ class RemoteSandbox(ClientSandbox):
         self._attach = session is not None
         self._connection: RemoteConnection | None = None
         self._upload: Upload | None = None
+        self._relays = Background()
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
@@ -141,6 +141,13 @@ class RemoteSandbox(ClientSandbox):
                 await call("PUT", f"{path}/tools", {"tools": tools})
             case verbs.Cancel():
                 await call("POST", f"{path}/cancel")
+            case verbs.ListPorts():
+                listed = answers.field(await call("GET", f"{path}/ports"), "items", list)
+                pairs = [[row.get("port"), row.get("address")] for row in listed]
+                result = answers.read_ports(pairs)
+            case verbs.Connect(port=port):
+                result, relay = await connection.connect(f"{path}/ports/{port}/connect")
+                self._relays.spawn(relay)
             case verbs.Rollback(mark=mark):
                 await call("POST", f"{path}/rollback", {"mark": mark})
             case _:
@@ -206,6 +213,19 @@ class RemoteSandbox(ClientSandbox):
             raise
         return twin
 
+    async def expose(
+        self, port: int, *, seconds: float = PREVIEW_SECONDS, public: bool = False
+    ) -> Preview:
+        """Show a server in the session to browsers; return the link, signed unless it is public.
+
+        UnsupportedError if the service shows no previews.
+        """
+        connection, path = self._opened()
+        body = {"seconds": seconds, "public": public}
+        made = await connection.call("POST", f"{path}/ports/{check_port(port)}/expose", body)
+        token, expires = made.get("token"), made.get("expires_at")
+        return Preview(url=answers.field(made, "url", str), token=token, expires_at=expires)
+
     @cached_property
     def files(self) -> Files:
         """The session's files; usable while a cell runs."""
@@ -215,6 +235,8 @@ class RemoteSandbox(ClientSandbox):
         """End the session and everything that it started."""
         self._destroyed = True
         await self._close_forwards()
+        self._relays.cancel()
+        await self._relays.wait()
         connection, session = self._connection, self.session
         upload, self._upload, self._connection = self._upload, None, None
         if not self._attach:

@@ -102,7 +102,8 @@ def _unpack_folders(reply: Reply) -> dict[str, int]:
         reply.passed_fds.close()
 
 
-def _read_ports(pairs: list[Any]) -> tuple[ListeningPort, ...]:
+def read_ports(pairs: list[Any]) -> tuple[ListeningPort, ...]:
+    """Return the ports of an answer; SandboxError if they are not pairs of port and address."""
     try:
         return tuple(
             ListeningPort(number=int(number), address=str(address)[:MAX_ADDRESS])
@@ -213,7 +214,7 @@ OPENED = Answer(
 PORTS = Answer[tuple[ListeningPort, ...]](
     "`{ports}`: pairs of port and address",
     lambda ports: Reply({"ports": [[port.number, port.address] for port in ports]}),
-    lambda reply: _read_ports(field(reply.value, "ports", list)),
+    lambda reply: read_ports(field(reply.value, "ports", list)),
 )
 CONNECTION = Answer[socket.socket](
     "`{}`, and the descriptor of a connected socket",
