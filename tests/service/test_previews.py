@@ -390,7 +390,7 @@ def test_a_flood_of_visitors_is_stopped_by_the_limits_of_the_key(shown: OwnServi
         requests_per_second=1e6,
         burst=10**6,
         memory_bytes=None,
-        preview_requests_per_second=5,
+        preview_requests_per_second=1,
         preview_connections=2,
         preview_bytes_per_day=100_000,
     )
