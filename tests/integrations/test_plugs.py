@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 import pytest
 
 import atoll
-from atoll.integrations.agent_tool import ANSWER, LONGEST, LiveOutput, PythonTool
+from atoll.integrations.agent_tool import LONGEST, MAX_FILE_BYTES, Answer, LiveOutput, PythonTool
 
+FIGURE = "class P:\n def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nP()"
 PLUGS = (
     "dspy", "smolagents", "inspect_ai", "rlms", "langchain", "openai_agents", "pydantic_ai",
     "crewai", "autogen",
@@ -161,12 +162,31 @@ def test_a_tool_for_agents_keeps_state_and_marks_what_it_cuts():
     with atoll.create_sandbox(backend="native") as box:
         tool = PythonTool(box)
         assert tool.isolation == box.isolation
-        assert tool.run("x = 6 * 7") == "(no output)"
-        assert tool.run("print('seen')\nx") == "seen\n42"
-        assert "ZeroDivisionError" in tool.run("1 / 0")
+        assert tool.run("x = 6 * 7").text == "(no output)"
+        assert tool.run("print('seen')\nx") == Answer(text="seen\n42")
+        failed = tool.run("1 / 0")
+        assert failed.failed
+        assert "ZeroDivisionError" in failed.text
         long = tool.run(f"print('y' * {LONGEST + 1000})")
-        assert "[1,000 characters left out]" in long
-        assert "lost" in tool.run("import os; os._exit(2)")
+        assert "[1,000 characters left out]" in long.text
+        assert "lost" in tool.run("import os; os._exit(2)").text
+
+
+def test_a_tool_for_agents_returns_figures_and_files_and_says_what_it_limits():
+    heard = []
+    with atoll.create_sandbox(backend="native", policy={"memory_bytes": 64 << 20}) as box:
+        tool = PythonTool(box, on_answer=heard.append)
+        for word in ("`context`", "files", "64 MB of memory", "256 MB of files"):
+            assert word in tool.description
+        answer = tool.run(FIGURE)
+        assert [one.media_type for one in answer.images] == ["image/png"]
+        assert "[figures: 1]" in answer.text
+        large = MAX_FILE_BYTES + 1
+        code = f"open('a.csv', 'w').write('1,2'); open('b', 'wb').write(bytes({large})); 0"
+        answer = tool.run(code)
+        assert {one.path: one.content for one in answer.files} == {"a.csv": b"1,2", "b": None}
+        assert "[wrote a.csv, 3 bytes]" in answer.text
+    assert heard[1] == answer
 
 
 def test_parallel_calls_each_get_their_own_live_output():
@@ -176,8 +196,8 @@ def test_parallel_calls_each_get_their_own_live_output():
         tool = PythonTool(box, live=live)
 
         def call(name: str) -> str:
-            return tool.run(f"for n in range(3): print('{name}', n, flush=True)",
-                            lambda _stream, text: heard[name].append(text))  # fmt: skip
+            code = f"for n in range(3): print('{name}', n, flush=True)"
+            return tool.run(code, lambda _stream, text: heard[name].append(text)).text
 
         with concurrent.futures.ThreadPoolExecutor() as threads:
             answers = dict(zip("ab", threads.map(call, "ab"), strict=True))
@@ -190,10 +210,10 @@ async def test_a_stream_of_a_tool_ends_with_the_answer_and_a_closed_one_interrup
     with atoll.create_sandbox(backend="native", on_output=live) as box:
         tool = PythonTool(box, live=live)
         pieces = [one async for one in tool.stream("print(1)\n2")]
-        assert pieces == [("stdout", "1\n"), (ANSWER, "1\n2")]
+        assert pieces == [("stdout", "1\n"), Answer(text="1\n2")]
         async with contextlib.aclosing(tool.stream("print(1)\nwhile True: pass")) as endless:
             assert await anext(endless) == ("stdout", "1\n")
-        assert await tool.arun("3") == "3"
+        assert (await tool.arun("3")).text == "3"
 
 
 def test_a_sandbox_that_is_too_weak_is_refused():
@@ -201,7 +221,7 @@ def test_a_sandbox_that_is_too_weak_is_refused():
     with pytest.raises(atoll.IsolationError, match="jailed was asked for"):
         PythonTool(weak)
     with atoll.create_sandbox(backend="restricted") as box:
-        assert PythonTool(box, min_isolation="none").run("1 + 1") == "2"
+        assert PythonTool(box, min_isolation="none").run("1 + 1").text == "2"
 
 
 async def test_langchain_tool_is_typed_and_runs_in_any_loop():
@@ -211,6 +231,12 @@ async def test_langchain_tool_is_typed_and_runs_in_any_loop():
         tool = as_tool(box)
         assert list(tool.args) == ["code"]
         assert await tool.ainvoke({"code": "2 + 2"}) == "4"
+        call = {"type": "tool_call", "id": "1", "name": "run_python"}
+        figure = await tool.ainvoke({**call, "args": {"code": FIGURE}})
+        assert [one["type"] for one in figure.content] == ["text", "image"]
+        assert (figure.status, len(figure.artifact.images)) == ("success", 1)
+        failed = await tool.ainvoke({**call, "args": {"code": "1 / 0"}})
+        assert (failed.status, "ZeroDivisionError" in failed.content) == ("error", True)
 
 
 async def test_openai_tool_reads_its_arguments(plug):
@@ -222,7 +248,11 @@ async def test_openai_tool_reads_its_arguments(plug):
         on_invoke_tool: Any
         strict_json_schema: bool
 
-    module = plug("openai_agents", agents={"FunctionTool": FunctionTool})
+    kinds = {"ToolOutputText": SimpleNamespace, "ToolOutputImage": SimpleNamespace}
+    spans = {"get_current_span": lambda: None}
+    module = plug(
+        "openai_agents", agents={"FunctionTool": FunctionTool, **kinds}, agents__tracing=spans
+    )
     with atoll.create_sandbox(backend="native") as box:
         tool = module.as_tool(box, name="python")
         assert (tool.name, tool.params_json_schema["required"]) == ("python", ["code"])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.conditions import MaxMessageTermination
-from autogen_agentchat.messages import ModelClientStreamingChunkEvent
+from autogen_agentchat.messages import ModelClientStreamingChunkEvent, ToolCallExecutionEvent
 from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, ModelInfo, RequestUsage
@@ -13,6 +15,9 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 import atoll
 from atoll.integrations.agent_tool import LiveOutput
 from atoll.integrations.autogen import as_tool
+
+FIGURE = "class P:\n def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nP()"
+FILE = "open('out.csv', 'w').write('1,2'); None"
 
 
 def asking(number: int, arguments: str) -> CreateResult:
@@ -53,3 +58,19 @@ async def test_a_team_streams_the_output_while_code_runs():
     assert [one.content for one in pieces] == ["first\n", "second\n"]
     assert pieces[0].metadata == {"tool": "run_python", "stream": "stdout"}
     assert any("content='first\\nsecond'" in str(getattr(one, "content", "")) for one in told)
+
+
+async def test_figures_files_and_errors_come_back():
+    answers = []
+    cells = [json.dumps({"code": code}) for code in (FIGURE, FILE, "1 / 0")]
+    client = scripted(*(asking(number, cell) for number, cell in enumerate(cells)), "done")
+    with atoll.create_sandbox() as box:
+        tool = as_tool(box, on_answer=answers.append)
+        agent = AssistantAgent("a", client, tools=[tool], max_tool_iterations=4)
+        messages = (await agent.run(task="draw")).messages
+    results = [one.content[0] for one in messages if isinstance(one, ToolCallExecutionEvent)]
+    assert [one.is_error for one in results] == [False, False, True]
+    assert "[wrote out.csv, 3 bytes]" in results[1].content
+    assert "ZeroDivisionError" in results[2].content
+    assert answers[0].images[0].data.startswith(b"\x89PNG")
+    assert answers[1].files[0].content == b"1,2"

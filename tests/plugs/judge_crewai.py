@@ -12,7 +12,10 @@ from crewai.events.event_bus import crewai_event_bus
 
 import atoll
 from atoll.integrations.agent_tool import LiveOutput
-from atoll.integrations.crewai import PythonOutputEvent, as_tool
+from atoll.integrations.crewai import PythonAnswerEvent, PythonOutputEvent, as_tool
+
+FIGURE = "class P:\n def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nP()"
+FILE = "open('out.csv', 'w').write('1,2'); None"
 
 
 class Scripted(BaseLLM):
@@ -60,3 +63,23 @@ def test_the_event_bus_has_the_output_while_code_runs():
         run_crew(Scripted(code), as_tool(box, live=live))
         crewai_event_bus.flush()
     assert [one[1:] for one in sorted(seen)] == [("stdout", "40\n"), ("stdout", "42\n")]
+
+
+def test_figures_files_and_errors_come_back():
+    seen = []
+    model = Scripted(FIGURE, FILE, "1 / 0")
+    with crewai_event_bus.scoped_handlers(), atoll.create_sandbox() as box:
+
+        @crewai_event_bus.on(PythonAnswerEvent)
+        def note(source, event):
+            seen.append((event.emission_sequence, event.answer))
+
+        run_crew(model, as_tool(box))
+        crewai_event_bus.flush()
+    figure, file, error = (one[1] for one in sorted(seen, key=lambda one: one[0]))
+    assert figure.images[0].data.startswith(b"\x89PNG")
+    assert file.files[0].content == b"1,2"
+    assert [one.failed for one in (figure, file, error)] == [False, False, True]
+    assert "[wrote out.csv, 3 bytes]" in model._seen
+    assert "Error: the code failed." in model._seen
+    assert "ZeroDivisionError" in model._seen

@@ -11,6 +11,9 @@ import atoll
 from atoll.integrations.agent_tool import LiveOutput
 from atoll.integrations.langchain import as_tool
 
+FIGURE = "class P:\n def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nP()"
+FILE = "open('out.csv', 'w').write('1,2'); None"
+
 
 class Scripted(GenericFakeChatModel):
     def bind_tools(self, tools, **options):
@@ -18,10 +21,11 @@ class Scripted(GenericFakeChatModel):
         return self
 
 
-def model():
+def model(*cells):
+    cells = cells or ("x = 6 * 7", "print(x)", "1 / 0")
     calls = [
         AIMessage("", tool_calls=[{"name": "run_python", "args": {"code": code}, "id": str(n)}])
-        for n, code in enumerate(["x = 6 * 7", "print(x)", "1 / 0"])
+        for n, code in enumerate(cells)
     ]
     return Scripted(messages=iter([*calls, AIMessage("42")]))
 
@@ -38,6 +42,19 @@ def test_an_agent_calls_it_and_state_is_kept():
         tool = as_tool(box)
         assert tool.metadata == {"atoll_isolation": str(box.isolation)}
         check(create_agent(model(), [tool]).invoke({"messages": [("user", "6 * 7?")]})["messages"])
+
+
+def test_figures_files_and_errors_come_back():
+    with atoll.create_sandbox() as box:
+        agent = create_agent(model(FIGURE, FILE, "1 / 0"), [as_tool(box)])
+        messages = agent.invoke({"messages": [("user", "draw")]})["messages"]
+    figure, file, error = (one for one in messages if one.type == "tool")
+    assert [one["type"] for one in figure.content_blocks] == ["text", "image"]
+    assert figure.artifact.images[0].data.startswith(b"\x89PNG")
+    assert file.artifact.files[0].content == b"1,2"
+    assert "[wrote out.csv, 3 bytes]" in file.text
+    assert [one.status for one in (figure, file, error)] == ["success", "success", "error"]
+    assert "ZeroDivisionError" in error.text
 
 
 async def test_an_async_agent_calls_it():

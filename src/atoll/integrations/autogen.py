@@ -1,5 +1,7 @@
 """run_python for AutoGen: AssistantAgent(tools=[as_tool(box)]).
 
+Code that failed is a result with `is_error`. AutoGen has only text for a tool's result: `run`
+returns the Answer, whose text the agent gets; figures and files are in it, and go to `on_answer`.
 With LiveOutput, agent.run_stream() yields output while code runs.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atoll.integrations.agent_tool import ANSWER, PythonTool
+from atoll.integrations.agent_tool import Answer, CodeFailedError, PythonTool
 from atoll.integrations.common import missing
 
 try:
@@ -32,11 +34,11 @@ class Arguments(BaseModel):
     code: str = Field(description="Python code to run")
 
 
-class RunPython(BaseTool[Arguments, str]):  # type: ignore[misc]
+class RunPython(BaseTool[Arguments, Answer]):  # type: ignore[misc]
     """The tool as AutoGen has it."""
 
     def __init__(self, tool: PythonTool) -> None:
-        super().__init__(Arguments, str, tool.name, tool.description)
+        super().__init__(Arguments, Answer, tool.name, tool.description)
         self._tool = tool
 
     @property
@@ -44,12 +46,12 @@ class RunPython(BaseTool[Arguments, str]):  # type: ignore[misc]
         """How strongly the code is isolated from the host."""
         return self._tool.isolation
 
-    async def run(self, args: Arguments, cancellation_token: CancellationToken) -> str:  # noqa: ARG002
-        """Run code; AutoGen cancels the task itself."""
-        return await self._tool.arun(args.code)
+    async def run(self, args: Arguments, cancellation_token: CancellationToken) -> Answer:  # noqa: ARG002
+        """Run code; AutoGen cancels the task itself. CodeFailedError if the code fails."""
+        return _returned(await self._tool.arun(args.code))
 
 
-class RunPythonStream(RunPython, BaseStreamTool[Arguments, Any, str]):  # type: ignore[misc]
+class RunPythonStream(RunPython, BaseStreamTool[Arguments, Any, Answer]):  # type: ignore[misc]
     """The tool with live output.
 
     Its events are of a type that AutoGen itself has: a team refuses events of unknown types.
@@ -59,14 +61,21 @@ class RunPythonStream(RunPython, BaseStreamTool[Arguments, Any, str]):  # type: 
         self,
         args: Arguments,
         cancellation_token: CancellationToken,  # noqa: ARG002
-    ) -> AsyncGenerator[ModelClientStreamingChunkEvent | str, None]:
+    ) -> AsyncGenerator[ModelClientStreamingChunkEvent | Answer, None]:
         """Yield output while the code runs, then the answer."""
-        async for stream, text in self._tool.stream(args.code):
-            if stream == ANSWER:
-                yield text
+        async for piece in self._tool.stream(args.code):
+            if isinstance(piece, Answer):
+                yield _returned(piece)
             else:
+                stream, text = piece
                 facts = {"tool": self.name, "stream": stream}
                 yield ModelClientStreamingChunkEvent(source=self.name, content=text, metadata=facts)
+
+
+def _returned(answer: Answer) -> Answer:
+    if answer.failed:
+        raise CodeFailedError(answer)
+    return answer
 
 
 def as_tool(box: SyncSandbox, **options: Any) -> RunPython:

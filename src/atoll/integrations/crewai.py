@@ -1,6 +1,8 @@
 """run_python for CrewAI: Agent(tools=[as_tool(box)]).
 
-With LiveOutput, CrewAI's event bus gets a PythonOutputEvent for each piece of output.
+CrewAI has only text for a tool's result: the text of code that failed begins with "Error", and each
+call is a PythonAnswerEvent on the event bus, with figures, files and whether the code failed. With
+LiveOutput, CrewAI's event bus gets a PythonOutputEvent for each piece of output.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ except ImportError as exc:
     raise ImportError(missing("crewai", "crewai")) from exc
 
 if TYPE_CHECKING:
-    from atoll.config import OutputCallback
+    from collections.abc import Callable
+
     from atoll.policy import Isolation
     from atoll.sandbox.blocking import SyncSandbox
 
@@ -40,6 +43,15 @@ class PythonOutputEvent(BaseEvent):  # type: ignore[misc]
     chunk: str
 
 
+class PythonAnswerEvent(BaseEvent):  # type: ignore[misc]
+    """What a call returned."""
+
+    type: Literal["atoll_python_answer"] = "atoll_python_answer"
+    tool_name: str
+    failed: bool
+    answer: Any = Field(exclude=True)
+
+
 class RunPython(BaseTool):  # type: ignore[misc]
     """The tool as CrewAI has it."""
 
@@ -52,16 +64,18 @@ class RunPython(BaseTool):  # type: ignore[misc]
         return self._tool.isolation
 
     def _run(self, code: str) -> str:
-        return self._tool.run(code, self._to_events() if self._tool.streams else None)
+        emit = self._emitter()
 
-    def _to_events(self) -> OutputCallback:
+        def on_output(stream: str, text: str) -> None:
+            emit(PythonOutputEvent(tool_name=self.name, stream=stream, chunk=text))
+
+        answer = self._tool.run(code, on_output if self._tool.streams else None)
+        emit(PythonAnswerEvent(tool_name=self.name, failed=answer.failed, answer=answer))
+        return f"Error: the code failed.\n{answer.text}" if answer.failed else answer.text
+
+    def _emitter(self) -> Callable[[BaseEvent], None]:
         here = contextvars.copy_context()  # the bus finds the streams of this crew in it
-
-        def emit(stream: str, text: str) -> None:
-            event = PythonOutputEvent(tool_name=self.name, stream=stream, chunk=text)
-            here.run(crewai_event_bus.emit, self, event)
-
-        return emit
+        return lambda event: here.run(crewai_event_bus.emit, self, event)
 
 
 def as_tool(box: SyncSandbox, **options: Any) -> RunPython:
