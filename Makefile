@@ -96,6 +96,7 @@ check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/other_system.py check
 	$(BIN)/python tools/measure.py src/atoll --no-cycles --layers "$(LAYERS)" \
 		--independent backends --max-function 50 --max-file 500 --min-docs 0.95
 

@@ -12,8 +12,9 @@ import argparse
 import sys
 
 from atoll.agent.rlm.models import local
-from atoll.agent.rlm.models.local import Store, in_words
+from atoll.agent.rlm.models.local import Store
 from atoll.errors import AtollError
+from atoll.text.amounts import size_text
 
 
 def main() -> int:
@@ -35,7 +36,7 @@ def main() -> int:
 
 def _show(size: int) -> None:
     if sys.stderr.isatty():
-        print(f"\r\x1b[2Kweights: {in_words(size)}", end="", file=sys.stderr, flush=True)
+        print(f"\r\x1b[2Kweights: {size_text(size)}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from atoll import log
 from atoll.log import SandboxLogger
 from atoll.policy import ExecutionPolicy
 from atoll.rpc import blobs
-from atoll.rpc.connection import Peer, Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.connection import Peer
+from atoll.rpc.passed_fds import PassedFds, Reply
 
 
 async def serve(_method: str, params: dict[str, Any], fds: PassedFds) -> Reply:

@@ -15,7 +15,8 @@ import atoll
 from atoll.backends.daemon import connection as connections
 from atoll.guest.shared import rpc
 from atoll.rpc import connection as rpc_connection
-from atoll.rpc.connection import Peer, Reply
+from atoll.rpc.connection import Peer
+from atoll.rpc.passed_fds import Reply
 
 SILENT = 0.3
 LOST = r"the daemon has not answered for \d"

@@ -24,7 +24,7 @@ from atoll.fleet.durable import DurableSession
 from atoll.fleet.log import Entry, FencedError, SessionLog
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 
 ALL = float("inf")
 DAY = 86400.0

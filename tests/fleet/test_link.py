@@ -21,8 +21,8 @@ from atoll.fleet import link as links
 from atoll.fleet.link import HELLO, LinkLostError, NodeListener, dial, peer_options
 from atoll.guest.shared import rpc
 from atoll.rpc import blobs, connection, transports
-from atoll.rpc.connection import HIGH_WATER, Peer, PeerOptions, Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.connection import HIGH_WATER, Peer, PeerOptions
+from atoll.rpc.passed_fds import PassedFds, Reply
 
 SECRET = b"s" * 32
 LARGE = transports.CHUNK

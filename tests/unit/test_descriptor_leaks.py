@@ -15,8 +15,8 @@ from atoll.errors import BusyError, SandboxError, SandboxStartError, StateError
 from atoll.jail.supervisor import client, packets
 from atoll.launch.guest_handle import pipes
 from atoll.rpc import transports
-from atoll.rpc.connection import Peer, Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.connection import Peer
+from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.state.transfer import Inflow, Outflow
 
 TOO_MANY = OSError(errno.EMFILE, "Too many open files")

@@ -16,6 +16,8 @@ NOTHING_RAN = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 NO_THREAD = "can't start new thread"
+ELSEWHERE = ("completion", "doctor", "kernel", "mcp", "repl", "run")
+"""Commands that other systems than Linux have, for sandboxes of a service."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,6 +67,8 @@ def _run(given: list[str]) -> int:
         args = arguments.parse(given)
     except SystemExit as exc:  # argparse has printed help, or an error
         return int(exc.code or 0)
+    if sys.platform != "linux" and (args.command not in ELSEWHERE or getattr(args, "fix", False)):
+        raise _needs_linux(args.command)
     module = import_module(f"atoll.cli.commands.{args.command.replace('-', '_')}")
     command: Callable[[object], int] = module.command
     return command(args)
@@ -79,6 +83,14 @@ def short_help() -> str:
         f"{arguments.Section('atoll').epilog}\nType `atoll COMMAND --help` for one command."
     )
     return top.format_help().rstrip()
+
+
+def _needs_linux(command: str) -> Exception:
+    from atoll.errors import ConfigError
+
+    return ConfigError(
+        f"`atoll {command}` needs Linux. Here, use a service that runs there: `atoll run --url URL`"
+    )
 
 
 def _no_thread() -> str:

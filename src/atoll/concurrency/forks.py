@@ -7,6 +7,7 @@ What a lock protects may be the parent's (a process, a socket): its class checks
 from __future__ import annotations
 
 import os
+import sys
 from threading import Lock, RLock
 from typing import Any
 from weakref import WeakSet
@@ -35,4 +36,5 @@ def _free_all() -> None:
         lock._at_fork_reinit()  # noqa: SLF001 - as the standard library does with its own
 
 
-os.register_at_fork(after_in_child=_free_all)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_free_all)

@@ -23,7 +23,7 @@ from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.listener import ClientListener, watched_peer
 from atoll.hosting.session_table import SessionTable
 from atoll.rpc import faults
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 
 if TYPE_CHECKING:
     import socket

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
-    from atoll.rpc.connection import Params, Reply
+    from atoll.rpc.connection import Params
+    from atoll.rpc.passed_fds import Reply
     from atoll.sandbox.wire.answers import Opened
     from atoll.types import CommittedImage, SandboxResult
 

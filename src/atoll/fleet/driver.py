@@ -47,7 +47,7 @@ from atoll.hosting.dispatch import MAX_NAME
 from atoll.hosting.listener import ClientListener, watched_peer
 from atoll.hosting.pool import tiers
 from atoll.rpc import faults
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 from atoll.sandbox import verbs
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from atoll.concurrency.background import Background
 from atoll.errors import AtollError, ConfigError, SandboxLostError, StateError
 from atoll.fleet.log import MAX_KEYS, FencedError
 from atoll.fleet.settings import KEEP_SECONDS
-from atoll.rpc.connection import Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.state.envelope import describe_state
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from atoll.files.base import request as file_request
 from atoll.files.direct import FolderFiles
 from atoll.files.live import Entry, LiveFiles
 from atoll.files.watch import Change
-from atoll.rpc.connection import Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.passed_fds import PassedFds, Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable

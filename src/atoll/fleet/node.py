@@ -51,8 +51,8 @@ from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.hosting.session_table import SessionTable
 from atoll.hosting.sessions import open_storage
-from atoll.rpc.connection import Peer, Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.connection import Peer
+from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.sandbox import verbs
 from atoll.sandbox.wire import options
 

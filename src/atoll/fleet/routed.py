@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from atoll.fleet.log import SessionLog
     from atoll.fleet.router import DriverLink, Router
     from atoll.rpc.blobs import Buffer
-    from atoll.rpc.connection import Items, Params, Peer, Reply
-    from atoll.rpc.passed_fds import PassedFds
+    from atoll.rpc.connection import Items, Params, Peer
+    from atoll.rpc.passed_fds import PassedFds, Reply
 
 RECOVER_SECONDS = 60.0
 """For how long a session whose node was lost is tried to be opened elsewhere."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.concurrency.shares import Slot
     from atoll.guest.shared.messages import Json
     from atoll.network import NetworkRequest
-    from atoll.rpc.connection import Reply
+    from atoll.rpc.passed_fds import Reply
 
 MAX_LINES = 10_000
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.hosting.session_table import SessionTable
     from atoll.hosting.sessions import ForksWith, Session
-    from atoll.rpc.connection import Peer, Reply
-    from atoll.rpc.passed_fds import PassedFds
+    from atoll.rpc.connection import Peer
+    from atoll.rpc.passed_fds import PassedFds, Reply
     from atoll.sandbox.base import BaseSandbox
 
 MAX_STATE_BYTES = 64 << 20

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Awaitable, Callable
 
-    from atoll.rpc.connection import Reply
-    from atoll.rpc.passed_fds import PassedFds
+    from atoll.rpc.passed_fds import PassedFds, Reply
 
     Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable[Reply]]
     Hear = Callable[[str, dict[str, Any]], None]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING
 
 from atoll.factory import open_sandbox
-from atoll.hosting.pool import Pool, PoolSettings
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.config import OutputCallback, SandboxConfig
+    from atoll.hosting.pool import Pool
     from atoll.sandbox.base import BaseSandbox
 
 
@@ -28,7 +29,7 @@ class Opener:
         if config.backend == "auto" and level is None:
             config = dataclasses.replace(config, min_isolation=Isolation.JAILED)
         self.config = config
-        self._pool = Pool(PoolSettings(python=config.python)) if pooled else None
+        self._pool = _pool(config.python) if pooled and sys.platform == "linux" else None
 
     async def open(self, on_output: OutputCallback | None = None) -> BaseSandbox:
         """Return a started sandbox; `on_output` is called with its output while code runs."""
@@ -52,3 +53,9 @@ class Opener:
         """End the pool's processes."""
         if self._pool is not None:
             await self._pool.close()
+
+
+def _pool(python: str | None) -> Pool:
+    from atoll.hosting.pool import Pool, PoolSettings  # noqa: PLC0415 - only Linux can import it
+
+    return Pool(PoolSettings(python=python))

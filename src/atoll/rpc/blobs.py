@@ -2,23 +2,42 @@
 
 SECURITY: a received descriptor is read only if it is a memory file whose content and size are
 sealed; anything else could block the reader, or change while it is read.
+
+Systems other than Linux, which can use a remote sandbox, have no such files: there, bytes are in a
+temporary file without a name, and none is accepted from another process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import sys
+import tempfile
 
 from atoll.errors import ConfigError
+
+if sys.platform == "linux":
+    import fcntl
 
 Buffer = bytes | bytearray | memoryview
 MAX_BLOB_BYTES = 1 << 30
 SEALS = 0x2 | 0x4 | 0x8  # F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE
 
 
+def create(name: str) -> int:
+    """Return an empty memory file."""
+    if sys.platform == "linux":
+        fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    else:
+        with tempfile.TemporaryFile(prefix=name) as file:
+            fd = os.dup(file.fileno())
+    return fd
+
+
 def write(data: Buffer) -> int:
     """Return a sealed memory file that holds `data`."""
-    fd = os.memfd_create("atoll-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = create("atoll-blob")
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
@@ -34,7 +53,7 @@ def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
             raise ConfigError(f"no sealed memory file of at most {most:,} bytes")
         if size == 0:
             return b""
-        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
+        with mmap.mmap(fd, size, access=mmap.ACCESS_READ) as view:
             return view[:]
     finally:
         os.close(fd)
@@ -42,16 +61,13 @@ def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
 
 def seal(fd: int) -> None:
     """Make content and size of a memory file unchangeable."""
-    import fcntl  # noqa: PLC0415 - Windows, which can use a remote sandbox, does not have it
-
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
 
 
 def is_sealed(fd: int) -> bool:
     """Return whether it is a memory file whose content and size are sealed."""
-    import fcntl  # noqa: PLC0415 - as above
-
-    try:
-        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
-    except OSError:
-        return False
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    return False

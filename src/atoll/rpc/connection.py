@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from atoll.errors import BusyError, SandboxError, SandboxLostError
 from atoll.guest.shared import rpc
 from atoll.rpc import faults
-from atoll.rpc.passed_fds import NO_FDS, close_all, size_of
+from atoll.rpc.passed_fds import NO_FDS, Reply, close_all, size_of
 from atoll.rpc.peer import (
     CHUNK,
     MAX_OPEN_CALLS,
@@ -52,13 +52,6 @@ _NO_ROOM = (
     "no file descriptor is free for what came with a message: close some, or raise the limit "
     "(ulimit -n), and try again"
 )
-
-
-class Reply:
-    """The result of a request, and what comes beside it."""
-
-    def __init__(self, value: Any, passed_fds: PassedFds = NO_FDS) -> None:
-        self.value, self.passed_fds = value, passed_fds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.rpc import blobs
@@ -58,6 +58,13 @@ class PassedFds:
 
 NO_FDS = PassedFds()
 """What comes beside most messages."""
+
+
+class Reply:
+    """The result of a request, and what comes beside it."""
+
+    def __init__(self, value: Any, passed_fds: PassedFds = NO_FDS) -> None:
+        self.value, self.passed_fds = value, passed_fds
 
 
 def close_all(items: Iterable[int | Buffer]) -> None:

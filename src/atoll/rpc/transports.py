@@ -10,9 +10,11 @@ bytes, sent before the line; a line of JSON has no NUL in it, so that is where t
 from __future__ import annotations
 
 import array
+import fcntl
 import socket
 import ssl
 import struct
+import termios
 from typing import TYPE_CHECKING, Protocol
 
 from atoll.errors import SandboxError
@@ -116,9 +118,6 @@ class DescriptorSocket:
 
         Otherwise any number of memory files could be in the socket's buffer, uncounted.
         """
-        import fcntl  # noqa: PLC0415 - Windows, which can use a remote sandbox, has neither
-        import termios  # noqa: PLC0415
-
         if fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)) != bytes(4):
             raise NotYetError
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]

@@ -184,7 +184,8 @@ class Context:
     def to_json(self) -> bytes:
         """Return the text or data as JSON, read from the memory file."""
         size = self.length * self.width
-        data = b"".join(os.pread(self.fd, _CHUNK, at) for at in range(0, size, _CHUNK))
+        read = guest_context.read_at
+        data = b"".join(read(self.fd, _CHUNK, at) for at in range(0, size, _CHUNK))
         text = data[:size].decode(guest_context.CODECS[self.width], "surrogatepass")
         return (text if self._json else json.dumps(text)).encode("utf-8", "surrogatepass")
 
@@ -299,7 +300,7 @@ def memory_file(view: memoryview) -> int:
 
 
 def _memory_file() -> int:
-    return os.memfd_create("atoll-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    return blobs.create("atoll-context")
 
 
 def _seal(fd: int, size: int, width: int) -> int:
@@ -377,7 +378,7 @@ def _write_all(fd: int, view: memoryview) -> None:
 
 def _is_ascii(fd: int) -> bool:
     at = 0
-    while part := os.pread(fd, _CACHED_CHUNK, at):
+    while part := guest_context.read_at(fd, _CACHED_CHUNK, at):
         if not part.isascii():
             return False
         at += len(part)
@@ -387,7 +388,10 @@ def _is_ascii(fd: int) -> bool:
 def _copy(source: int, target: int, size: int) -> None:
     left = size
     while left:
-        sent = os.sendfile(target, source, size - left, left)
+        if sys.platform == "linux":
+            sent = os.sendfile(target, source, size - left, left)
+        else:
+            sent = os.write(target, guest_context.read_at(source, min(left, _CHUNK), size - left))
         if not sent:
             raise ConfigError("the context file became shorter while it was read")
         left -= sent

@@ -199,7 +199,7 @@ class Process:
 
     async def kill(self) -> None:
         """Send SIGKILL to it and to its process group."""
-        await self.signal(signal.SIGKILL)
+        await self.signal(9)  # Windows, where a client may be, has no such name
 
     async def wait(self, *, timeout_ms: float | None = None) -> ProcessInfo:
         """Wait until it has ended; return how. TimeoutError if it still runs after that time."""

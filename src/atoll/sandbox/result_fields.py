@@ -178,7 +178,7 @@ def broken(violation: str) -> ResultFields:
 def ended_by_host(reason: str) -> ResultFields:
     """Fields of a guest that the host had to end for a fault of its own."""
     text = f"the guest was ended, because {reason}"
-    return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + signal.SIGKILL)
+    return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + 9)  # as by SIGKILL
 
 
 def death(report: EndReport) -> ResultFields:

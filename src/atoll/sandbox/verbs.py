@@ -30,7 +30,7 @@ from atoll.config import check_image
 from atoll.errors import ConfigError
 from atoll.files.base import CHANGING as CHANGING_FILES
 from atoll.policy import check_positive
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 from atoll.sandbox import command as commands
 from atoll.sandbox.wire import answers
 from atoll.sandbox.wire.answers import GuestAnswer, Opened

@@ -44,6 +44,14 @@ SECONDS = 60.0
 _LINE_END = 10
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    usable = os.cpu_count() or 1
+    if sys.platform == "linux":
+        usable = len(os.sched_getaffinity(0))
+    return usable
+
+
 class SearchBuffer:
     """The buffer that files are read into, and the matches found in it so far."""
 
@@ -145,7 +153,7 @@ class SearchBuffer:
 
     def for_other_half(self) -> SearchBuffer | None:
         """Return a buffer for another thread that searches the same file; None if it cannot."""
-        alone = not self.pattern.is_shareable or len(os.sched_getaffinity(0)) == 1
+        alone = not self.pattern.is_shareable or cores() == 1
         if alone or "numpy" not in sys.modules:
             return None
         other = SearchBuffer(self.pattern, self._room, Event())

@@ -6,7 +6,6 @@ there, so that a context without line ends can be searched too.
 
 from __future__ import annotations
 
-import os
 import time
 from array import array
 from bisect import bisect_left
@@ -18,13 +17,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from atoll.concurrency import forks
 from atoll.errors import ConfigError
-from atoll.search.blocks import SECONDS
+from atoll.search.blocks import SECONDS, cores
 from atoll.search.patterns import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from atoll.search.encoded import Characters, Encoded, Memory
+    from atoll.search.encoded import Characters, Encoded
+    from atoll.search.memory import Memory
     from atoll.search.patterns import Finder
 
     Span = tuple[int, int]
@@ -108,7 +108,7 @@ class ThreadPool(Generic[Job, Done]):
 
 def threads() -> int:
     """Return how many threads work at once, the caller included."""
-    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0))))
+    return max(1, min(MAX_THREADS, cores()))
 
 
 OVERLAP = 1 << 16

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from atoll.errors import ConfigError
 from atoll.guest.shared.search import check
 from atoll.search.backtracking import ChildExpression, Match
-from atoll.search.encoded import Memory
+from atoll.search.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from atoll.search.encoded import Encoded, Memory
+    from atoll.search.encoded import Encoded
     from atoll.search.grep import Lines
+    from atoll.search.memory import Memory
 
 MAX_SECTIONS = 5_000
 _TRIES = 20_000

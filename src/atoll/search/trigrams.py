@@ -14,7 +14,7 @@ from atoll.concurrency import forks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from atoll.search.encoded import Memory
+    from atoll.search.memory import Memory
 
     Span = tuple[int, int]
 

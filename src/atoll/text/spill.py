@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import weakref
 from contextlib import suppress
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 1 << 20
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SpillStore:
@@ -43,7 +42,7 @@ class SpillStore:
         self._above, self._session, self._max_bytes = above, session_id, max_bytes
         self._sizes: dict[str, int] = {}
         self._lock = forks.new_lock()
-        self._fd = -1
+        self._folder: _Folder
         self._path = Path()
         self._finalizer: weakref.finalize[..., SpillStore] | None = None
         self._closed = False
@@ -53,7 +52,7 @@ class SpillStore:
         with self._lock:  # a thread whose caller was cancelled may still be writing
             if self._closed:
                 raise OSError("the session is closed")
-            if self._fd < 0:
+            if self._finalizer is None:
                 self._open()
             self._forget(name)
             self._sizes[name] = self._write(name, text)
@@ -89,21 +88,21 @@ class SpillStore:
             self._above.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 self._path.mkdir(mode=0o700)
-        self._fd = _own_folder(self._path)
+        self._folder = _Folder(self._path)
         made = self._path if private else None
-        self._finalizer = weakref.finalize(self, _let_go, self._fd, made)
+        self._finalizer = weakref.finalize(self, _let_go, self._folder, made)
 
     def _forget(self, name: str) -> None:
         self._sizes.pop(name, None)
         with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._fd)
+            self._folder.remove(name)
 
     def _write(self, name: str, text: str) -> int:
-        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=self._fd)
+        fd = self._folder.create(name)
         try:
             return sum(_write_all(fd, data) for data in _encoded(text, self._max_bytes))
         except OSError:
-            os.unlink(name, dir_fd=self._fd)
+            self._folder.remove(name)
             raise
         finally:
             os.close(fd)
@@ -121,14 +120,52 @@ def _encoded(text: str, most: int) -> Iterator[bytes]:
         yield data
 
 
-def _own_folder(path: Path) -> int:
-    """Return a descriptor of the folder; OSError if it is a link or other users can reach it."""
-    fd = os.open(path, _FOLDER)
-    found = os.fstat(fd)
-    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        os.close(fd)
-        raise OSError(f"the folder {path.name} belongs to another user, or others may enter it")
-    return fd
+if sys.platform != "win32":
+    _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+    class _Folder:
+        """An open folder; OSError if it is a link or other users can reach it."""
+
+        def __init__(self, path: Path) -> None:
+            self._fd = os.open(path, _FOLDER)
+            found = os.fstat(self._fd)
+            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+                os.close(self._fd)
+                text = f"the folder {path.name} belongs to another user, or others may enter it"
+                raise OSError(text)
+
+        def create(self, name: str) -> int:
+            """Return a descriptor of a new file."""
+            return os.open(name, _NEW_FILE, 0o600, dir_fd=self._fd)
+
+        def remove(self, name: str) -> None:
+            """Delete a file."""
+            os.unlink(name, dir_fd=self._fd)
+
+        def close(self) -> None:
+            """Close the descriptor."""
+            os.close(self._fd)
+
+else:
+
+    class _Folder:
+        """A folder by its path: Windows opens none, and keeps temporary ones from other users."""
+
+        def __init__(self, path: Path) -> None:
+            self._path = path
+
+        def create(self, name: str) -> int:
+            """Return a descriptor of a new file."""
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_BINARY
+            return os.open(self._path / name, flags, 0o600)
+
+        def remove(self, name: str) -> None:
+            """Delete a file."""
+            (self._path / name).unlink()
+
+        def close(self) -> None:
+            """Do nothing: nothing is open."""
 
 
 def _write_all(fd: int, data: bytes) -> int:
@@ -138,8 +175,8 @@ def _write_all(fd: int, data: bytes) -> int:
     return len(data)
 
 
-def _let_go(fd: int, made: Path | None) -> None:
-    os.close(fd)
+def _let_go(folder: _Folder, made: Path | None) -> None:
+    folder.close()
     if made is not None:
         shutil.rmtree(made, ignore_errors=True)
 

@@ -66,6 +66,8 @@ class Database:
         """Yield a connection inside a transaction, which an exception undoes."""
         try:
             with contextlib.closing(self._connect()) as db:
+                db.execute("PRAGMA trusted_schema = OFF")
+                db.execute(f"PRAGMA max_page_count = {self._max_pages}")
                 self._identify(db)
                 db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
                 try:
@@ -89,10 +91,7 @@ class Database:
             os.close(fd)
         if not regular:
             raise MemoryStoreError(f"the memory {self.path} is not a regular file")
-        db = sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
-        db.execute("PRAGMA trusted_schema = OFF")
-        db.execute(f"PRAGMA max_page_count = {self._max_pages}")
-        return db
+        return sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
 
     def _identify(self, db: sqlite3.Connection) -> None:
         """Check that the file is ours; make the tables if it is empty."""

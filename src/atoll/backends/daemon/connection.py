@@ -13,7 +13,8 @@ from atoll.config import on_windows
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
 from atoll.guest.shared import rpc
 from atoll.rpc import peer_check
-from atoll.rpc.connection import Peer, PeerOptions, Reply
+from atoll.rpc.connection import Peer, PeerOptions
+from atoll.rpc.passed_fds import Reply
 from atoll.sandbox.bridge import CallFailedError
 
 if TYPE_CHECKING:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
     from atoll.rpc.blobs import Buffer
-    from atoll.rpc.connection import Items, Reply
+    from atoll.rpc.connection import Items
+    from atoll.rpc.passed_fds import Reply
     from atoll.sandbox.wire.answers import Answer, GuestAnswer, Opened
 
 R = TypeVar("R")

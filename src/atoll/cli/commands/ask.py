@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.agent.rlm.budget import Budget
 from atoll.agent.rlm.core import RLM
 from atoll.agent.rlm.models import local
-from atoll.agent.rlm.models.local import QWEN, Store, in_words
+from atoll.agent.rlm.models.local import QWEN, Store
 from atoll.agent.rlm.models.resolve import PROVIDERS, REPLAY, resolve
 from atoll.agent.rlm.types import Ended
 from atoll.agent.trajectory import terminal_text
@@ -29,6 +29,7 @@ from atoll.errors import AtollError, ConfigError
 from atoll.extras import install_command
 from atoll.network import NetworkPolicy
 from atoll.policy import Isolation
+from atoll.text.amounts import size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -55,7 +56,7 @@ HTTP_CLIENT = "httpx2"
 NO_KEY = f"""
 Other ways:
   atoll ask --demo           watch a recorded run; needs no model and no network
-  atoll model get            download a small local model ({in_words(QWEN.size)}), then:
+  atoll model get            download a small local model ({size_text(QWEN.size)}), then:
   atoll ask 'QUESTION' --context FILE --model local"""
 LOCAL_SETTINGS = {
     "window": local.WINDOW,
@@ -273,7 +274,7 @@ def _missing_model(args: Namespace) -> Iterator[str]:
     packages: list[str] = []
     if name == LOCAL:
         if not Store().complete:
-            size = in_words(QWEN.size)
+            size = size_text(QWEN.size)
             yield f"the local model is not downloaded. Type: atoll model get (downloads {size})"
         if not local.is_installed():
             packages.append(local.LIBRARY)

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from atoll.cli.terminal.streams import STREAM_LIMIT, harmless
 from atoll.errors import ConfigError
@@ -133,8 +133,8 @@ class FigureFolder:
     def _save(self, data: bytes, suffix: str) -> Path | None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            path, fd = self._create(suffix)
-            with open(fd, "wb") as file:
+            path, file = self._create(suffix)
+            with file:
                 file.write(data)
         except OSError as exc:
             where = f"a figure cannot be saved in {self._folder.absolute()}: {exc.strerror}"
@@ -142,12 +142,11 @@ class FigureFolder:
             return None
         return path
 
-    def _create(self, suffix: str) -> tuple[Path, int]:
+    def _create(self, suffix: str) -> tuple[Path, BinaryIO]:
         for number in itertools.count(1):
             path = self._folder / f"figure-{number}{suffix}"
             try:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-                return path, os.open(path, flags, 0o666)
+                return path, path.open("xb")
             except FileExistsError:
                 if number >= MAX_FIGURES:
                     raise

@@ -40,7 +40,8 @@ def command(args: Namespace) -> int:
     backends = asyncio.run(examine(names, config))
     if not args.json:
         print(describe(backends, Colours.of(sys.stdout)))
-        print(f"\n{_images()}")
+        if sys.platform == "linux":
+            print(f"\n{_images()}")
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
     usable = any(
         backend.usable and (backend.isolation or 0) >= least for backend in backends.values()

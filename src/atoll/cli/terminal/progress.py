@@ -10,11 +10,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from atoll.agent.rlm.models.local import in_words
 from atoll.agent.trajectory import events, terminal_text, words
 from atoll.agent.trajectory.events import Usage
 from atoll.concurrency import forks
-from atoll.text.amounts import counted
+from atoll.text.amounts import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -226,7 +225,7 @@ class Bar:
             self._write("\n")
 
     def _line(self, size: int, percent: int, *, bar: bool) -> str:
-        told = f"{percent:3} %  {in_words(size)} of {in_words(self._total)}{self._speed(size)}"
+        told = f"{percent:3} %  {size_text(size)} of {size_text(self._total)}{self._speed(size)}"
         room = width_of(self._stream) - len(told) - 5
         if not bar or room < CELLS // 3:
             return told

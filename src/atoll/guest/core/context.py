@@ -41,12 +41,22 @@ def load(fd: int, width: int, length: int, ascii_only: bool) -> tuple[str, bool]
 def _read_text(fd: int, width: int, length: int) -> str:
     parts, at, size = [], 0, length * width
     while at < size:
-        part = os.pread(fd, min(size - at, 1 << 24), at)
+        part = read_at(fd, min(size - at, 1 << 24), at)
         if not part:
             raise EOFError("the context file is shorter than announced")
         parts.append(part)
         at += len(part)
     return b"".join(parts).decode(CODECS[width], "surrogatepass")
+
+
+def read_at(fd: int, size: int, at: int) -> bytes:
+    """Return bytes of a file, at most `size`, from the offset `at` on."""
+    if sys.platform == "win32":
+        os.lseek(fd, at, os.SEEK_SET)
+        data = os.read(fd, size)
+    else:
+        data = os.pread(fd, size, at)
+    return data
 
 
 def _map_text(fd: int, width: int, length: int, ascii_only: bool) -> str:
@@ -73,7 +83,8 @@ def _header(width: int, length: int, ascii_only: bool) -> bytes:
     """The bytes in front of a str's characters, for a str of this kind and length."""
     import ctypes
 
-    if ctypes.sizeof(ctypes.c_void_p) != 8 or sys.implementation.name != "cpython":
+    known = sys.platform == "linux" and sys.implementation.name == "cpython"
+    if not known or ctypes.sizeof(ctypes.c_void_p) != 8:
         raise UnknownLayoutError
     sample = _sample(width, ascii_only)
     size = sys.getsizeof(sample) - (_SAMPLE_LENGTH + 1) * width

@@ -115,9 +115,10 @@ def _name_limit(exc: Any) -> None:
 
 def _file_too_large(exc: Any) -> None:
     """The limit for one file was hit."""
-    import resource
+    if sys.platform != "win32":  # the host imports this file too; no guest runs there
+        import resource
 
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit != resource.RLIM_INFINITY:
-        text = "{}: the limit for one file is {:,} bytes (policy: file_size_bytes)"
-        exc.strerror = text.format(exc.strerror, limit)
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if limit != resource.RLIM_INFINITY:
+            text = "{}: the limit for one file is {:,} bytes (policy: file_size_bytes)"
+            exc.strerror = text.format(exc.strerror, limit)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from atoll.errors import SandboxError
 from atoll.rpc import blobs
-from atoll.rpc.connection import Reply
-from atoll.rpc.passed_fds import PassedFds
+from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.sandbox.wire import results
 from atoll.types import (
     CodeFault,

@@ -14,8 +14,7 @@ from atoll.errors import SandboxError
 from atoll.guest.shared import values
 from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import Isolation
-from atoll.rpc.connection import Reply
-from atoll.rpc.passed_fds import NO_FDS, PassedFds
+from atoll.rpc.passed_fds import NO_FDS, PassedFds, Reply
 from atoll.sandbox import result_fields
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 

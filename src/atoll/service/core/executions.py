@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from atoll.errors import SandboxError
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 from atoll.sandbox.bridge import CallFailedError
 from atoll.service import clock
 from atoll.service.core.work import RunResult

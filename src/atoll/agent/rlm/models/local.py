@@ -27,6 +27,7 @@ from atoll.config import cache_folder
 from atoll.egress import certificates
 from atoll.errors import ConfigError, ModelError, ModelUnavailableError
 from atoll.extras import install_command
+from atoll.text.amounts import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,8 +118,8 @@ class Store:
         free = shutil.disk_usage(self.folder).free
         if not self.complete and free < self.needed:
             raise ConfigError(
-                f"the disk of {self.folder} is too small: {in_words(self.needed)} are needed and "
-                f"{in_words(free)} are free. Delete files there, or set ATOLL_CACHE to a folder "
+                f"the disk of {self.folder} is too small: {size_text(self.needed)} are needed and "
+                f"{size_text(free)} are free. Delete files there, or set ATOLL_CACHE to a folder "
                 "on another disk"
             )
 
@@ -238,11 +239,6 @@ def pip_download() -> list[str]:
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off"]
     options += ["--no-input", "--disable-pip-version-check", "--quiet"]
     return [sys.executable, "-m", "pip", "download", *options]
-
-
-def in_words(size: int) -> str:
-    """Return a number of bytes as people write it, such as `1.1 GB`."""
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 
 def _is_running(process: subprocess.Popen[bytes]) -> bool:

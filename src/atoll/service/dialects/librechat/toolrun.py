@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from atoll.errors import SandboxError
 from atoll.guest.shared import values
-from atoll.rpc.connection import Reply
+from atoll.rpc.passed_fds import Reply
 from atoll.service.core.executions import Execution
 from atoll.service.dialects.librechat.executing import WorkspaceRun
 from atoll.service.http.problems import Problem
