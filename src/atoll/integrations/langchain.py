@@ -11,7 +11,7 @@ import base64
 import contextvars
 from typing import TYPE_CHECKING, Any
 
-from atoll.integrations.agent_tool import PythonTool
+from atoll.integrations.agent_tool import Answer, PythonTool  # noqa: TC001 - LangChain reads annotations
 from atoll.integrations.common import missing
 
 try:
@@ -21,7 +21,6 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from atoll.config import OutputCallback
-    from atoll.integrations.agent_tool import Answer
     from atoll.sandbox.blocking import SyncSandbox
 
 
