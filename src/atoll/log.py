@@ -76,12 +76,7 @@ class SandboxLogger:
             self._emit("execution_code", logging.DEBUG, code=code[:10_000])
 
     def log_execution_complete(self, result: SandboxResult) -> None:
-        """An execution has ended: how, and what it took.
-
-        An outcome that hints at an attack is a security event as well.
-        """
-        if event := SECURITY_EVENTS.get(result.kind):
-            self.log_security_event(event, error=result.error)
+        """An execution has ended: how, and what it took."""
         if not self.listens:
             return
         self._emit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,38 @@ def test_a_host_folder_is_the_working_folder(open_box, tmp_path):
     assert result.workspace_path == str(tmp_path)
     (tmp_path / "later.txt").write_text("between cells")
     assert box.execute("open('later.txt').read()").files == ()
+
+
+class Recording:
+    """A logger of the caller's own, which has no more than the three methods that one must have."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def log_execution_start(self, runtime, policy, code=""):
+        self.calls.append(("start", runtime, policy.memory_bytes, code))
+
+    def log_execution_complete(self, result):
+        self.calls.append(("complete", result.kind))
+
+    def log_security_event(self, event_type, **details):
+        self.calls.append(("security", event_type))
+
+
+@pytest.mark.spec("R1.13")
+def test_a_logger_of_the_callers_own_is_called_around_each_execution(open_box):
+    logger = Recording()
+    box = open_box(logger=logger)
+    box.execute("1")
+    box.execute("while True: pass", timeout_ms=300)
+    limit = box.inner.policy.memory_bytes
+    assert logger.calls == [
+        ("start", "python", limit, "1"),
+        ("complete", "ok"),
+        ("start", "python", limit, "while True: pass"),
+        ("security", "timeout"),
+        ("complete", "timeout"),
+    ]
 
 
 @pytest.mark.spec("R1.13")

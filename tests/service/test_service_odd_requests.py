@@ -72,6 +72,8 @@ async def until(check):
         ("POST", "/api/v1/run", b'{"code": "1"} trailing'),
         ("POST", "/api/v1/run", b'{"code": "1", "timeout_ms": 1e999}'),
         ("POST", "/api/v1/run", b'{"code": "1", "timeout_ms": NaN}'),
+        ("POST", "/api/v1/run", b'{"code": "1", "context": {}}'),
+        ("POST", "/api/v1/sessions", b'{"context": {"text": "a", "value": 1}}'),
         ("POST", "/api/v1/run", b"\xff\xfe{"),
         ("POST", "/api/v1/run", b'{"code": "1", "env": {"a\\u0000": "b"}}'),
         ("POST", "/api/v1/run", b'{"code": "1", "files": [{"path": "a", "content_b64": "?"}]}'),

@@ -17,7 +17,6 @@ from atoll.sandbox import context as contexts
 from atoll.sandbox import signatures, turns, verbs
 from atoll.sandbox.base import MAX_CODE_LENGTH, BaseSandbox, check_code, check_options, check_port
 from atoll.sandbox.idempotency import check_key
-from atoll.types import Outcome
 
 if TYPE_CHECKING:
     import socket
@@ -94,14 +93,11 @@ class ClientSandbox(BaseSandbox):
             code, refusal = await self._guarded(code, self._config.guard)
             if refusal is not None:
                 return refusal
-        logger = self.logger
-        if logger.listens:
-            logger.log_execution_start("python", self.policy, code)
+        self.logger.log_execution_start("python", self.policy, code)
         result = await self._run(verbs.Execute(code=code, timeout_ms=timeout_ms, key=key))
         if result.isolation is not self._level:
             self._check_level(result.isolation)
-        if result.kind is not Outcome.OK or logger.listens:
-            logger.log_execution_complete(result)
+        self._log_execution_metrics(result)
         if self._failure is not None:
             raise self._failure
         return result

@@ -41,7 +41,6 @@ from atoll.sandbox.idempotency import KeyedResults
 from atoll.sandbox.turns import TurnLock
 from atoll.sandbox.variables import LISTING_TIMEOUT_MS
 from atoll.state import envelope, transfer
-from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -144,17 +143,14 @@ class GuestSandbox(GuestPorts):
         return await self._by_key.once(key, code, lambda: self._execute(code, limit, cell))
 
     async def _execute(self, code: str, limit: float, cell: Json) -> SandboxResult:
-        logger = self.logger
         async with self._turn:
-            if logger.listens:
-                logger.log_execution_start("python", self.policy, code)
+            self.logger.log_execution_start("python", self.policy, code)
             guest = self._guest
             if guest is None or self._never_used or guest.session.dead or not self._open:
                 result = await self._execute_first(code, limit, cell)
             else:
                 result = await self._execute_in(guest, code, limit, cell)
-        if result.kind is not Outcome.OK or logger.listens:
-            logger.log_execution_complete(result)
+        self._log_execution_metrics(result)
         return result
 
     async def _execute_first(self, code: str, limit: float, cell: Json) -> SandboxResult:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypedDict, Type
 from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.shared.rpc import MAX_MESSAGE_BYTES
-from atoll.log import SandboxLogger
+from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation, check_keys
 from atoll.sandbox import command as commands
 from atoll.sandbox import guard, verbs
@@ -422,7 +422,9 @@ class BaseSandbox(SandboxHints, ABC):
         return code, result
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
-        """Log a result."""
+        """Log a result; an outcome that hints at an attack is a security event as well."""
+        if event := SECURITY_EVENTS.get(result.kind):
+            self.logger.log_security_event(event, error=result.error)
         self.logger.log_execution_complete(result)
 
 

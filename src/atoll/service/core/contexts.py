@@ -64,6 +64,8 @@ class Contexts:
         """
         if given is None:
             return None
+        if sum(part is not UNSET for part in (given.text, given.value, given.id)) != 1:
+            raise ConfigError("context has to have one of text, value and id")
         if given.id is not UNSET:
             original, holding = await self._uploaded(principal, str(given.id))
             context: Any = original.dup()
