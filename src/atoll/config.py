@@ -114,7 +114,8 @@ class SandboxConfig:
     policy: ExecutionPolicy = field(default_factory=ExecutionPolicy, metadata=_ENCODED)
     """Limits, environment variables and mounts: an ExecutionPolicy, or a dict of its fields."""
     python: str | None = field(default=None, metadata=_ENCODED)
-    """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
+    """The guest's interpreter, such as a venv's; unset: the one that runs the host. In an image: a
+    path of the image's, or `host` for this machine's; unset: the image's `python3`."""
     preload: str | None = field(default=None, metadata=_SENT)
     """Libraries that a warm start has imported, one of PRELOADS; unset: Atoll chooses."""
     packages: Sequence[str] = field(default=(), metadata=_SENT)

@@ -118,16 +118,37 @@ def test_limits_tools_and_context_are_as_in_any_sandbox(image: str) -> None:
         )
 
 
-def test_image_without_python_says_what_to_do(make_image: MakeImage) -> None:
-    def hide(top: Path) -> None:
-        (top / "usr/bin").mkdir(parents=True)
-        (top / "usr/bin/.wh.python3").touch()
+def _hide_python(top: Path) -> None:
+    (top / "usr/bin").mkdir(parents=True)
+    (top / "usr/bin/.wh.python3").touch()
 
-    with (
-        pytest.raises(BackendUnavailableError, match=r"has no python3\. Add one"),
-        atoll.create_sandbox(backend="native", image=make_image(hide)),
-    ):
-        pass
+
+@pytest.mark.parametrize("backend", ["native", "daemon", "gvisor"], indirect=True)
+def test_image_without_python_runs_commands_and_cells_say_what_to_do(
+    make_image: MakeImage, backend: str
+) -> None:
+    with atoll.create_sandbox(backend=backend, image=make_image(_hide_python)) as box:
+        assert box.shell("id -u; touch made; cat /etc/os-release").output.startswith("1000\nPRETTY")
+        assert [entry.path for entry in box.files.ls("/app")] == ["made"]
+        with pytest.raises(BackendUnavailableError, match=r"has no Python\. shell.*python='host'"):
+            box.execute("1")
+        assert box.shell("python3 -c 1").exit_code == 127
+
+
+@pytest.mark.parametrize("backend", ["native", "daemon", "gvisor"], indirect=True)
+def test_image_without_python_runs_cells_by_the_hosts_if_asked(
+    make_image: MakeImage, backend: str
+) -> None:
+    image = make_image(_hide_python)
+    with atoll.create_sandbox(backend=backend, image=image, python="host", context="abc") as box:
+        code = "import ssl, ctypes, sqlite3, subprocess, sys; len(context), sys.prefix"
+        assert box.execute(code).value == (3, "/opt/atoll/python")
+        run = "subprocess.run(['cat', '/etc/os-release'], capture_output=True).stdout.decode()[-8:]"
+        assert box.execute(run).value == "ID=test\n"
+        assert box.execute("open('/opt/atoll/python/new', 'w')").error_type in (
+            "OSError",
+            "PermissionError",
+        )
 
 
 def test_python_of_an_image_is_chosen_by_its_path_there(image: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import BackendUnavailableError, SandboxStartError
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.spec import GUEST_HOME, WORK_FOLDER, ImageRoot, JailSpec, Limits
-from atoll.launch import interpreter
+from atoll.launch import host_python, interpreter
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import Interpreter, RootImage
 from atoll.packages.jailed import read_output
@@ -38,9 +38,13 @@ LIMITS = Limits(memory=512 * MIB, processes=16, disk=16 * MIB, file_size=MIB, op
 _ASK = (
     "import sys, json; print(json.dumps([list(sys.version_info[:3]), sys.executable, sys.prefix]))"
 )
-_NO_PYTHON = (
+_ADD = (
     "Add one, for instance `RUN apt-get install -y python3`, or name its path in the image with "
     "python='/path/in/the/image'."
+)
+_NO_PYTHON = (
+    "shell() and files work; python='host' (--python host) runs cells by this machine's Python. Or "
+    "add one to the image: `atoll image build --from IMAGE --apt python3`."
 )
 _known: OrderedDict[tuple[str, str], Interpreter] = OrderedDict()
 """Interpreters that images have told, by digest and name: the files of a digest never change."""
@@ -103,21 +107,30 @@ def _is_variable(text: str) -> bool:
 
 
 def _find_python(backend: str, image: RootImage, python: str | None) -> Interpreter:
-    reasons = []
+    """Return the image's Python; this machine's if that is asked for, or if the image has none."""
+    if python == host_python.NAME:
+        return host_python.in_image(image, cells=True)
     for name in NAMES if python is None else (python,):
         key = image.digest, name
         if key not in _known:
             try:
                 _known[key] = _ask(backend, image, name)
-            except FileNotFoundError as exc:
-                reasons.append(str(exc))
+            except FileNotFoundError:
                 continue
         _known.move_to_end(key)
         while len(_known) > MAX_KNOWN:
             _known.popitem(last=False)
         return _known[key].in_image(image)
-    wanted = "no python3" if python is None else f"no {python}"
-    raise BackendUnavailableError(backend, f"the image {image.reference} has {wanted}", _NO_PYTHON)
+    if python is None:
+        return host_python.in_image(image, cells=False)
+    raise BackendUnavailableError(backend, f"the image {image.reference} has no {python}", _ADD)
+
+
+def no_cells(backend: str, image: RootImage) -> BackendUnavailableError:
+    """Return the error of a cell in an image without Python."""
+    return BackendUnavailableError(
+        backend, f"the image {image.reference} has no Python", _NO_PYTHON
+    )
 
 
 def _ask(backend: str, image: RootImage, name: str) -> Interpreter:
@@ -148,7 +161,7 @@ def _ask(backend: str, image: RootImage, name: str) -> Interpreter:
     except (ValueError, TypeError):
         words = errors.decode(errors="replace").strip()[-200:]
         reason = f"{name} of the image {image.reference} is not a Python that runs: {words!r}"
-        raise BackendUnavailableError(backend, reason, _NO_PYTHON) from None
+        raise BackendUnavailableError(backend, reason, _ADD) from None
 
 
 def _checked(answer: Any) -> Interpreter:

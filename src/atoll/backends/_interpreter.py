@@ -7,7 +7,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from atoll.backends._image import HeldRoot, target_of
+from atoll.backends._image import HeldRoot, no_cells, target_of
 from atoll.errors import ConfigError
 from atoll.launch import interpreter, library
 from atoll.launch.launcher import Launcher
@@ -47,6 +47,7 @@ class InterpreterLauncher(Launcher):
             assert found is not None
             assert found.image is not None
             self.python, self.image_digest = found, found.image.digest
+            self.no_cells = None if found.cells else no_cells(self.backend, found.image)
         elif config.python is None:  # no thread: a hop there and back is felt in a warm start
             self.python = interpreter.resolve(None)
         else:

@@ -41,7 +41,8 @@ def command(
 ) -> tuple[str, ...]:
     """Return the command that calls `main` of the module `entry` of the runtime in `root`."""
     code = site_code(interpreter, jailed=jailed) + _BOOT
-    return (interpreter.path, "-I", "-B", "-X", "utf8", "-c", code, root, entry)
+    start = (*interpreter.launcher, interpreter.path)
+    return (*start, "-I", "-B", "-X", "utf8", "-c", code, root, entry)
 
 
 def binds(

@@ -83,6 +83,12 @@ class Interpreter:
     """A host folder of packages by name, which come before those of the prefix."""
     image: RootImage | None = None
     """The image that it is in; its paths are then paths of the image."""
+    launcher: tuple[str, ...] = ()
+    """Words before its path on a command line, if it is started by a loader: see host_python."""
+    carried: tuple[Bind, ...] = ()
+    """Its files, if it is this machine's in an image without one."""
+    cells: bool = True
+    """Whether it runs cells; else only the runtime, for commands and files."""
     silenced: tuple[str, ...] = ()
     """Its .pth files that a jail shows as empty: see `_editable_installs`."""
 
@@ -333,6 +339,7 @@ def python_binds(interpreter: Interpreter) -> list[Bind]:
         *(Bind(source=folder, target=folder) for folder in interpreter.folders),
         *(Bind(source=os.path.realpath(link), target=link) for link in interpreter.links),
         *(Bind(source=EMPTY_FILE, target=file) for file in interpreter.silenced),
+        *interpreter.carried,
     ]
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from atoll.config import SandboxConfig
+    from atoll.errors import AtollError
     from atoll.guest.shared.messages import StateParams
     from atoll.launch.handshake import RunningGuest
     from atoll.sandbox.context import Context
@@ -35,6 +36,8 @@ class Launcher(ABC):
     """Why a pool started the guest instead of forking it off a zygote; None if it was forked."""
     image_digest: str | None = None
     """The digest of the image that is the guest's root; None without one."""
+    no_cells: AtollError | None = None
+    """The error of cells, if the guest has no Python to run them."""
 
     def __init__(self, config: SandboxConfig) -> None:
         self.config, self.level = config, Isolation.NONE

@@ -35,7 +35,6 @@ from atoll.sandbox.base import (
     NOT_STARTED,
     cell_params,
     check_code,
-    check_options,
 )
 from atoll.sandbox.idempotency import KeyedResults
 from atoll.sandbox.turns import TurnLock
@@ -126,9 +125,9 @@ class GuestSandbox(GuestPorts):
         **options: Unpack[ExecuteOptions],
     ) -> SandboxResult:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        if options:
-            check_options(self.backend, options)
-        cell = cell_params(options) if options else {}
+        cell = cell_params(self.backend, options) if options else {}
+        if self._launcher.no_cells is not None:
+            raise self._launcher.no_cells
         limit = self._config.timeout_ms if timeout_ms is None else self._timeout(timeout_ms)
         if type(code) is not str or len(code) > MAX_CODE_LENGTH:
             check_code(code)

@@ -82,8 +82,9 @@ def check_options(backend: str, options: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} is an option of the backend {taken}, not of {backend!r}")
 
 
-def cell_params(options: ExecuteOptions) -> Json:
-    """Return what the guest is to know of a cell's options."""
+def cell_params(backend: str, options: ExecuteOptions) -> Json:
+    """Return what the guest is to know of a cell's options, checked."""
+    check_options(backend, options)
     params: Json = {}
     if options.get("inject_setup") is not None:
         params["setup"] = options["inject_setup"]

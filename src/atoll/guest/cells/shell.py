@@ -50,7 +50,9 @@ CANNOT_RUN, NOT_FOUND = 126, 127
 _KILL = 9
 _SIGNAL_BITS, _SIGNALLED = 0x7F, 128
 _open_handle: Any = getattr(posix, "pidfd_open", None)  # not before Python 3.9
-_PYTHON_FOLDER = os.path.dirname(sys.executable or "")
+_OURS = "/opt/atoll/"
+"""Where a host's Python is in an image without one, whose programs could not start it."""
+_PYTHON_FOLDER = "" if sys.prefix.startswith(_OURS) else os.path.dirname(sys.executable or "")
 
 
 def run(
@@ -230,10 +232,10 @@ def _import_subprocess() -> Any:
 
 
 def _environment(given: dict[str, str]) -> dict[str, str]:
-    """Return the environment and what is given, with the folder of this Python first in PATH."""
+    """Return the environment and what is given, with the folder of this Python in PATH."""
     env = dict(os.environ)
     folders = env.get("PATH", os.defpath).split(":")
-    if _PYTHON_FOLDER and folders[0] != _PYTHON_FOLDER:
+    if _PYTHON_FOLDER and _PYTHON_FOLDER not in folders:  # an image may have others before it
         env["PATH"] = ":".join([_PYTHON_FOLDER, *folders])
     env.update(given)
     return env

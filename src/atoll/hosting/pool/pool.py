@@ -113,6 +113,7 @@ class Pool:
             ("the sandbox has a working folder of the host", config.workspace is not None),
             ("the sandbox has mounts", config.policy.mounts),
             ("its root is writable", config.writable_root),
+            ("its image has no Python", self.python.carried),
             (
                 "its image has files in /app or at home",
                 self.python.image and self.python.image.has_files,
