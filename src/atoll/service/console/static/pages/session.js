@@ -20,6 +20,7 @@ import {
 import { cells } from "./cells.js";
 import { files } from "./files.js";
 import { label } from "./overview.js";
+import { ports } from "./ports.js";
 import { endSession } from "./sessions.js";
 import { tree } from "./tree.js";
 
@@ -53,6 +54,7 @@ export async function show(place, { id, signal, go, title, keys }) {
       },
     ],
     ["variables", "Variables", () => variables(path, signal)],
+    ["ports", "Ports", () => ports(path, signal)],
     ["facts", "Facts", () => facts],
   ];
   const side = h("aside", { "aria-label": "Beside the cells" }, tabs(panes));
