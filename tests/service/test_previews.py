@@ -162,11 +162,36 @@ def test_a_browser_that_follows_a_link_gets_a_cookie_and_a_clean_address(one: Pr
     found = one.get(
         f"/a/b?x=1&atoll-preview={token}&y=2", atoll_preview="", sec_fetch_mode="navigate"
     )
-    assert (found.status_code, found.headers["location"]) == (303, "/a/b?x=1&y=2")
+    whole = f"http://{one.link['host']}/a/b?x=1&y=2"
+    assert (found.status_code, found.headers["location"]) == (303, whole)
     given = found.headers["set-cookie"]
     assert given.startswith(f"atoll-preview={token}; Path=/; HttpOnly; SameSite=Lax; Max-Age=")
     assert "domain" not in given.lower()
     assert one.get("/a", atoll_preview="", cookie=cookie(one)).json()["path"] == "/a"
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "/%5cevil.example/"])
+def test_a_link_never_leads_to_another_host(one: Preview, path: str) -> None:
+    head = f"Host: {one.link['host']}\r\nSec-Fetch-Mode: navigate\r\n"
+    answer = one.raw(f"GET {path}?atoll-preview={one.link['token']} HTTP/1.1\r\n{head}\r\n")
+    assert f"location: http://{one.link['host']}{path}\r\n".encode() in answer
+
+
+def test_many_visitors_at_once(one: Preview) -> None:
+    shown = {"atoll-preview": one.link["token"]}
+    opened = [websocket(one, **shown) for _ in range(100)]
+    try:
+        assert all(b" 101 " in head for _, head in opened)
+        for sock, _ in opened:
+            sock.sendall(b"x")
+        for sock, head in opened:
+            rest = head.partition(b"\r\n\r\n")[2]
+            while len(rest) < len(b"firstX"):
+                rest += sock.recv(100)
+            assert rest == b"firstX"
+    finally:
+        for sock, _ in opened:
+            sock.close()
 
 
 def test_a_program_may_show_its_token_in_the_address(one: Preview) -> None:

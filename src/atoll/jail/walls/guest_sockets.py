@@ -34,10 +34,10 @@ def start(network: int, host: socket.socket) -> int:
     if helper:
         return helper
     try:
-        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         syscalls.close_all_but({0, 1, 2, network, host.fileno()})
         loopback.enter(network)
         syscalls.drop_capabilities()
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)  # the kernel forgets it above
         _serve(host)
     except Exception as exc:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
         packets.send(host, "failed", reason=f"{type(exc).__name__}: {exc}"[:1000])

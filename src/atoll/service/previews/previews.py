@@ -98,6 +98,7 @@ class Previews:
                 family=family,
                 backlog=BACKLOG,
                 ssl=tls,
+                ssl_handshake_timeout=None if tls is None else settings.header_seconds,
             )
         except OSError as exc:
             where = f"{settings.host}:{settings.preview_port}"

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 IDLE_SECONDS = 60.0
 LOOK_SECONDS = 1.0
 """Between looks whether a visitor who waits for an answer is still there."""
-READ_BYTES = 1 << 18
-CONNECTION_BYTES = 3 * READ_BYTES
+READ_BYTES = 1 << 16
+CONNECTION_BYTES = 5 * READ_BYTES
 """What a connection holds at most: the buffers of both sides, and a head."""
 _HEADER = links.TOKEN.encode()
 _TRAFFIC = b"e2b-traffic-access-token"
@@ -149,19 +149,20 @@ class PreviewProxy:
         if not asked or headers.get(b"sec-fetch-mode") != b"navigate":
             return visit, target, None
         cookie = site.set_cookie(asked, visit.token_seconds)
-        return visit, target, [(b"location", target), (b"set-cookie", cookie.encode())]
+        where = visit.origin.encode() + target  # whole: // begins another host
+        return visit, target, [(b"location", where), (b"set-cookie", cookie.encode())]
 
     async def _visit(
         self, visitor: HttpPeer, request: h11.Request, visit: Visit, target: bytes
     ) -> bool:
         service, hosted, task = self._service, visit.hosted, asyncio.current_task()
         assert task is not None
-        visits = self._visits[hosted.id, visit.port]
         with (
             self._previews.limits.connection(visit.principal),
             service.memory.admit(visit.principal, CONNECTION_BYTES, "a visitor's connection"),
             service.streams.open(visit.principal, hosted.id),
         ):
+            visits = self._visits[hosted.id, visit.port]
             visits.add(task)
             try:
                 server = await _connect(hosted, visit.port)
@@ -431,8 +432,6 @@ def _without_token(target: bytes) -> tuple[bytes, str]:
         raise Problem(400, "invalid", "the query has too many parameters") from None
     tokens = [value for name, value in pairs if name == links.TOKEN]
     rest = urlencode([(name, value) for name, value in pairs if name != links.TOKEN])
-    while path.startswith(b"//"):  # it would be another host in a Location header
-        path = path[1:]
     return path + (mark + rest.encode() if rest else b""), tokens[0] if tokens else ""
 
 
