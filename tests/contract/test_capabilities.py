@@ -20,7 +20,7 @@ DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
     "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork", "ports"},
-    "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter", "processes"}) | {"fork", "ports"},
+    "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork", "ports"},
     "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},
     "pyodide": EVERYWHERE | FILES | {"limit-processes", "fetch"},

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 from pathlib import Path
 
-import pytest
 from clients import Api
-
-from atoll.service.core.processes import GuestProcess, Processes, Report
 
 
 def _ticks(api: Api, at: str) -> int:
@@ -121,8 +119,8 @@ def test_a_process_takes_input_and_signals_and_its_output_can_be_read_again(api:
     one = f"{at}/processes/{made.json()['id']}"
     assert made.json()["pid"] > 0
     big = b"0123456789abcdef" * 20_000
-    assert api.post(f"{one}/input", content=big).status_code == 204
-    assert api.post(f"{one}/input?end=1", content=b"last").status_code == 204
+    assert api.post(f"{one}/input", content=big).json() == {"written": len(big)}
+    assert api.post(f"{one}/input?end=1", content=b"last").json() == {"written": 4}
     told = _events(api, f"{one}/events")
     assert "".join(str(e.get("text", "")) for e in told).encode() == big + b"last"
     assert told[-1]["exit_code"] == 0
@@ -140,18 +138,42 @@ def test_a_process_takes_input_and_signals_and_its_output_can_be_read_again(api:
     assert api.get(f"{at}/processes/99").status_code == 404
 
 
-def test_a_guest_that_replaces_the_helpers_files_harms_only_itself(api: Api) -> None:
+def test_output_is_read_exactly_and_waits_for_more(api: Api) -> None:
     at = api.session()
-    one = api.post(f"{at}/processes", json={"command": "sleep 60"}).json()["id"]
-    api.run(at, (
-        "import os\nf = '/tmp/.atoll-processes/'\nos.remove(f + 'requests')\n"
-        "os.symlink('/etc/passwd', f + 'requests')\nos.remove(f + '1.out')\n"
-        "os.symlink('/etc/passwd', f + '1.out')\nopen(f + '1.end', 'w').write('[1]')"
-    ))  # fmt: skip
-    text = json.dumps(_events(api, f"{at}/processes/{one}/events"))
-    assert "root:" not in text
-    signal = api.post(f"{at}/processes/{one}/signal", json={})
-    assert signal.status_code == 410
+    command = [
+        "python3",
+        "-c",
+        "import os\nos.write(1, bytes(range(256)))\nos.write(2, b'x')\ninput()",
+    ]
+    made = api.post(f"{at}/processes", json={"command": command, "stdin": True})
+    one = f"{at}/processes/{made.json()['id']}"
+    found: dict[str, bytes] = {"stdout": b"", "stderr": b""}
+    while (len(found["stdout"]), len(found["stderr"])) != (256, 1):
+        at_now = f"out={len(found['stdout'])}&err={len(found['stderr'])}"
+        got = api.get(f"{one}/output?{at_now}&wait=20000").json()
+        for name in found:
+            found[name] += base64.b64decode(got[name])
+    assert found == {"stdout": bytes(range(256)), "stderr": b"x"}
+    assert got["process"]["running"]
+    told = _events(api, f"{one}/output?out=256&err=1")
+    assert told[0]["stdout"] == ""
+    api.post(f"{one}/input?end=1", content=b"")
+    last = api.get(f"{one}/output?out=256&err=1&wait=20000").json()
+    while last["process"]["running"]:
+        last = api.get(f"{one}/output?out=256&err=1&wait=20000").json()
+    assert last["process"]["exit_code"] == 1, "input() found no line"
+
+
+def test_a_terminal_is_resized(api: Api) -> None:
+    at = api.session()
+    body = {"command": "read x; stty size", "pty": {"rows": 10, "cols": 20}}
+    made = api.post(f"{at}/processes", json=body).json()
+    one = f"{at}/processes/{made['id']}"
+    assert made["pty"]
+    assert api.post(f"{one}/resize", json={"rows": 7, "cols": 9}).status_code == 204
+    assert api.post(f"{one}/resize", json={"rows": -1}).status_code == 400
+    api.post(f"{one}/input", content=b"\n")
+    assert "7 9" in "".join(str(e.get("text", "")) for e in _events(api, f"{one}/events"))
 
 
 def test_changes_of_files_are_told_as_they_happen(api: Api) -> None:
@@ -180,39 +202,12 @@ def test_changes_of_files_are_told_as_they_happen(api: Api) -> None:
         assert api.get(f"{at}/files/watch?path={path}").status_code == 404, path
 
 
-async def test_a_process_that_ends_while_it_is_looked_at_has_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its two files appear between the first reading and the second."""
-    readings = iter([None, Report(pid=7), Report(exit_code=0)])
-    process, processes = GuestProcess(1, "true"), Processes(None)  # type: ignore[arg-type]
-
-    async def report(_process: GuestProcess, _name: str) -> Report | None:
-        return next(readings)
-
-    monkeypatch.setattr(processes, "_report", report)
-    await processes.look(process)
-    assert (process.pid, process.end) == (7, None)
-    await processes.look(process)
-    assert (process.pid, process.end) == (7, Report(exit_code=0))
-
-
 def test_processes_leave_no_descriptors_with_the_service(api: Api) -> None:
     at = api.session()
 
     def start() -> int:
-        made = api.post(f"{at}/processes", json={"command": ["true"]})
-        assert made.status_code == 201, made.text
-        return sum(
-            "/.atoll-processes/" in target or target.endswith("/requests")
-            for target in map(_target, Path("/proc/self/fd").iterdir())
-        )
+        _events(api, f"{at}/processes", {"command": ["true"]})
+        return len(list(Path("/proc/self/fd").iterdir()))
 
-    assert [start() for _ in range(4)] == [0] * 4
-
-
-def _target(link: Path) -> str:
-    try:
-        return str(link.readlink())
-    except OSError:
-        return ""
+    first = [start() for _ in range(4)][-1]
+    assert max(start() for _ in range(8)) <= first + 2, "what has ended holds none"

@@ -10,7 +10,6 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.service.access.keys import SCOPES
-from atoll.service.core.processes import PLACE
 
 
 def wait_until(reached):
@@ -92,24 +91,3 @@ def test_a_stream_ends_cleanly_when_its_session_is_deleted(api: Api, what, caplo
     assert last["type"] == "fault"
     assert last["problem"]["detail"] == "the session has ended (deleted)"
     assert "Traceback" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "[" * 30_000 + "]" * 30_000,
-        '{"pid": [1]}',
-        '{"pid": 1e400}',
-        f'{{"pid": {10**30}}}',
-        "\\xff",
-    ],
-)
-def test_what_a_guest_writes_about_its_processes_is_checked(api: Api, content):
-    session = api.session()
-    made = api.post(f"{session}/processes", json={"command": "sleep 60"})
-    number = made.json()["id"]
-    code = f"open({PLACE + '/' + number + '.end'!r}, 'wb').write({content!r}.encode('latin-1'))"
-    assert api.run(session, code)["success"]
-    found = api.get(f"{session}/processes/{number}")
-    assert found.status_code == 200, found.text
-    assert found.json()["error"] == "the guest reports nothing that can be read"

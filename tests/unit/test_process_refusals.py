@@ -10,7 +10,7 @@ from atoll.backends import registry
 WITHOUT = [
     name
     for name in registry.names()
-    if name != "remote" and Capability.PROCESSES not in registry.load(name).capabilities
+    if Capability.PROCESSES not in registry.load(name).capabilities
 ]
 
 

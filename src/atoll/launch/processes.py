@@ -183,7 +183,12 @@ class GuestProcess:
     async def _end_input(self) -> None:
         if self._terminal is not None:
             await self._write(END_OF_INPUT, 0)
-        elif self._input is not None:
+        else:
+            self._close_input()
+
+    def _close_input(self) -> None:
+        if self._input is not None:
+            self._loop.remove_writer(self._input)
             os.close(self._input)
             self._input = None
 
@@ -200,13 +205,9 @@ class GuestProcess:
 
     def close(self) -> None:
         """Kill it, and close all that leads to it."""
-        self._started.close()
         self._end(None)
         for fd in list(self._readers):
             self._close_reader(fd)
-        if self._input is not None and self._input != self._terminal:
-            os.close(self._input)
-        self._input = None
 
     def _on_output(self, fd: int) -> None:
         """Read a piece, so that other streams have their turn as well."""
@@ -267,6 +268,9 @@ class GuestProcess:
             killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             code = 128 + killed if killed is not None else os.WEXITSTATUS(status)
             self.info = dataclasses.replace(self.info, running=False, exit_code=code, signal=killed)
+        self._started.close()
+        if self._terminal is None:
+            self._close_input()
         self._notify()
 
     def _notify(self) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
+from atoll.backends.remote import processes
 from atoll.backends.remote.connection import encode
 from atoll.backends.remote.exchange import (
     Listener,
@@ -59,7 +60,6 @@ class RemoteSandbox(ClientSandbox):
         Capability.INTERPRETER,
         Capability.NETWORK,
         Capability.FETCH,
-        Capability.PROCESSES,
     }
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
@@ -137,6 +137,8 @@ class RemoteSandbox(ClientSandbox):
                 result = listing_of(rows)
             case verbs.VariableRequest():
                 result = await self._variable(asked)
+            case verbs.ProcessRequest():
+                result = await processes.ask(connection, path, asked)
             case verbs.SetTools(tools=tools):
                 await call("PUT", f"{path}/tools", {"tools": tools})
             case verbs.Cancel():

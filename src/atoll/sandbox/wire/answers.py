@@ -141,7 +141,7 @@ def _unpack_output(reply: Reply) -> ProcessOutput:
     data = bytes(reply.passed_fds.take_bytes()) if reply.passed_fds else b""
     of_stdout = field(reply.value, "stdout", int)
     return ProcessOutput(
-        info=_read_process(field(reply.value, "info", dict)),
+        info=read_process(field(reply.value, "info", dict)),
         stdout=data[:of_stdout],
         stdout_end=field(reply.value, "stdout_end", int),
         stderr=data[of_stdout:],
@@ -161,7 +161,8 @@ _PROCESS_FIELDS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _read_process(given: Any) -> ProcessInfo:
+def read_process(given: Any) -> ProcessInfo:
+    """Return what is known of a process; SandboxError if it cannot be that."""
     found = mapping(given)
     fields: dict[str, Any] = {name: found.get(name) for name in _PROCESS_FIELDS}
     for name, kinds in _PROCESS_FIELDS.items():
@@ -223,12 +224,12 @@ CONNECTION = Answer[socket.socket](
 PROCESS = Answer[ProcessInfo](
     "what is known of it: `{id, pid, command, running, exit_code, signal, ...}`",
     lambda info: Reply(asdict(info)),
-    lambda reply: _read_process(reply.value),
+    lambda reply: read_process(reply.value),
 )
 PROCESSES = Answer[list[ProcessInfo]](
     "`{processes}`, each as the answer to `start`",
     lambda infos: Reply({"processes": list(map(asdict, infos))}),
-    lambda reply: list(map(_read_process, field(reply.value, "processes", list))),
+    lambda reply: list(map(read_process, field(reply.value, "processes", list))),
 )
 OUTPUT = Answer(
     "`{info, stdout, stdout_end, stderr_end}`, and a memory file: `stdout` bytes, then stderr",

@@ -121,6 +121,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.SandboxLostError, 410, "session_lost"),
     (errors.BackendUnavailableError, 503, "unavailable"),
     (errors.FleetError, 503, "fleet"),
+    (errors.ProcessError, 422, "process"),
     (errors.UnsupportedError, 501, "unsupported"),
     (errors.PortError, 502, "port"),
     (errors.StateError, 422, "state"),

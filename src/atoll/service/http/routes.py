@@ -121,6 +121,8 @@ _NATIVE = (
     Route("GET", f"{_S}/processes", processes.list_processes, "execute"),
     Route("GET", _PROCESS, processes.show, "execute"),
     Route("GET", f"{_PROCESS}/events", processes.events, "execute", query="out err"),
+    Route("GET", f"{_PROCESS}/output", processes.output, "execute", query="out err wait"),
+    Route("POST", f"{_PROCESS}/resize", processes.resize, "execute", processes.TerminalSize),
     Route("POST", f"{_PROCESS}/input", processes.write, "execute", bytes, query="end"),
     Route("POST", f"{_PROCESS}/signal", processes.send_signal, "execute", processes.Signal),
     Route("GET", f"{_S}/ports", ports.list_ports, "sessions"),

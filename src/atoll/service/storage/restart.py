@@ -81,7 +81,7 @@ class SavedSessions:
         if not hosted.comes_back:
             return f"{_UNSAVED} because it is a Jupyter kernel"
         try:
-            if hosted.session.live and not await hosted.processes.forget_ended():
+            if await hosted.processes.running():
                 return f"{_UNSAVED} because processes run beside its cells"
             await self._put_context(hosted)
             await hosted.session.save_to_disk()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import json
 import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
+from atoll.sandbox.process import StartOptions
 from atoll.service.api.processes import MAX_ARGUMENTS
+from atoll.service.core.processes import Offsets
 from atoll.service.dialects.e2b import wire
 from atoll.service.dialects.e2b.dialect import GONE, ProcessConfig
 from atoll.service.dialects.e2b.paths import absolute
@@ -20,10 +20,10 @@ from atoll.service.http.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from atoll.service.core.processes import GuestProcess
     from atoll.service.core.tenant_session import HostedSession
     from atoll.service.http.requests import ApiRequest
     from atoll.service.http.streams import Event
+    from atoll.types import ProcessInfo, ProcessOutput
 
 MAX_KNOWN = 256
 """Commands of a sandbox whose words are kept for a listing."""
@@ -129,14 +129,11 @@ async def start(call: ApiRequest) -> wire.FrameResponse:
         raise Problem(400, "invalid", f"args is a list of at most {MAX_ARGUMENTS} texts")
     config.args, config.envs = config.args or [], config.envs or {}
     config.cwd = absolute(config.cwd)
-    options: dict[str, Any] = {"stdin": given.stdin is True}
+    options = StartOptions(cwd=config.cwd, env=config.envs, stdin=given.stdin is True)
     if given.pty is not None:
-        options = {"pty": structs.asdict(given.pty.size)}
+        options["pty"] = (given.pty.size.rows, given.pty.size.cols)
     call.service.quotas.require_cpu(hosted.principal)
-    process = await hosted.processes.start(
-        [config.cmd, *config.args], cwd=config.cwd, env=config.envs, **options
-    )
-    assert process.pid is not None
+    process = await hosted.processes.start([config.cmd, *config.args], options)
     known = call.service.e2b.facts(hosted).commands
     known[process.pid] = config
     while len(known) > MAX_KNOWN:
@@ -155,7 +152,7 @@ async def list_all(call: ApiRequest) -> RunningProcesses:
     """List the processes that run."""
     hosted = call.service.e2b.sandbox(call)
     known = call.service.e2b.facts(hosted).commands
-    pids = [run.pid for run in await hosted.processes.running() if run.pid is not None]
+    pids = [run.pid for run in await hosted.processes.running()]
     for pid in set(known).difference(pids):
         del known[pid]
     unknown = ProcessConfig(cmd="?")
@@ -168,14 +165,14 @@ async def send_signal(call: ApiRequest) -> wire.Empty:
     number = _SIGNALS.get(given.signal)
     if number is None:
         raise Problem(400, "invalid", f"signal is one of {', '.join(_SIGNALS)}")
-    await hosted.processes.signal(await _process(hosted, given), number)
+    await hosted.processes.signal((await _process(hosted, given)).id, number)
     return wire.Empty()
 
 
 async def send_input(call: ApiRequest) -> wire.Empty:
     """Write to a process's standard input."""
     hosted, given = call.service.e2b.sandbox(call), await call.json(InputMessage)
-    await hosted.processes.write(await _process(hosted, given), given.input.data, end=False)
+    await _write(hosted, await _process(hosted, given), given.input.data)
     return wire.Empty()
 
 
@@ -186,7 +183,7 @@ async def stream_input(call: ApiRequest) -> wire.FrameResponse:
         if given.start is not None:
             process = await _process(hosted, given.start)
         elif given.data is not None and process is not None:
-            await hosted.processes.write(process, given.data.input.data, end=False)
+            await _write(hosted, process, given.data.input.data)
     frames = _once([wire.frame({}), wire.last_frame()])
     return wire.FrameResponse(call, frames)
 
@@ -194,7 +191,7 @@ async def stream_input(call: ApiRequest) -> wire.FrameResponse:
 async def close_input(call: ApiRequest) -> wire.Empty:
     """Close a process's standard input."""
     hosted, given = call.service.e2b.sandbox(call), await call.json(ProcessMessage)
-    await hosted.processes.write(await _process(hosted, given), b"", end=True)
+    await hosted.processes.write((await _process(hosted, given)).id, b"", end=True)
     return wire.Empty()
 
 
@@ -202,9 +199,9 @@ async def update(call: ApiRequest) -> wire.Empty:
     """Change the size of a process's terminal."""
     hosted, given = call.service.e2b.sandbox(call), await call.json(UpdateMessage)
     process = await _process(hosted, given)
-    if not process.has_terminal or given.pty is None:
+    if not process.pty or given.pty is None:
         raise Problem(400, "invalid", "the process has no terminal (pty), or none is given")
-    await hosted.processes.resize(process, structs.asdict(given.pty.size))
+    await hosted.processes.resize(process.id, given.pty.size.rows, given.pty.size.cols)
     return wire.Empty()
 
 
@@ -212,55 +209,62 @@ async def _once(frames: list[bytes]) -> AsyncIterator[list[Event]]:
     yield [(0, "", frame) for frame in frames]
 
 
-def _stream(call: ApiRequest, hosted: HostedSession, process: GuestProcess) -> wire.FrameResponse:
+def _stream(call: ApiRequest, hosted: HostedSession, process: ProcessInfo) -> wire.FrameResponse:
     return wire.FrameResponse(call, _frames(hosted, process, _ping(call)), hosted.id)
 
 
 async def _frames(
-    hosted: HostedSession, process: GuestProcess, pause: float
+    hosted: HostedSession, process: ProcessInfo, pause: float
 ) -> AsyncIterator[list[Event]]:
-    async for events in hosted.processes.events(process, 0, 0, pause):
-        shown = [_event(process, kind, json.loads(line)) for _, kind, line in events]
-        yield [(0, "", wire.frame({"event": event})) for event in shown]
-        if hosted.session.frozen:  # to look at the process again would thaw the sandbox
+    yield [_frame({"start": {"pid": process.pid}})]
+    async for found in hosted.processes.follow(process.id, Offsets(), pause):
+        yield [_frame(event) for event in _found(found)]
+        if hosted.session.frozen:
             yield [(0, "", wire.last_frame(Problem(502, "sandbox", f"{GONE}: it was paused")))]
             return
     yield [(0, "", wire.last_frame())]
 
 
-def _event(process: GuestProcess, kind: str, found: Any) -> Any:
-    """Return an event of ours as E2B's clients read it."""
-    if kind == "started":
-        return {"start": {"pid": found["pid"]}}
-    if kind in ("stdout", "stderr"):
-        kind = "pty" if process.has_terminal else kind
-        return {"data": {kind: base64.b64encode(found["text"].encode()).decode()}}
-    if kind == "exited":
-        code = found["exit_code"] if isinstance(found["exit_code"], int) else 1
-        killed = f"signal: {found['signal']}" if found["signal"] else ""
-        end = {"exitCode": code, "exited": not killed, "status": killed or f"exit status {code}"}
-        return {"end": {**end, **({"error": killed} if killed else {})}}
-    return {"keepalive": {}}
+def _frame(event: Any) -> Event:
+    return (0, "", wire.frame({"event": event}))
 
 
-def _end_in_time(call: ApiRequest, hosted: HostedSession, process: GuestProcess) -> None:
+def _found(found: ProcessOutput | None) -> list[Any]:
+    """Return output, or the end of a process, as E2B's clients read it."""
+    if found is None:
+        return [{"keepalive": {}}]
+    names = ("pty" if found.info.pty else "stdout", "stderr")
+    pieces = zip(names, (found.stdout, found.stderr), strict=True)
+    shown = [{"data": {name: base64.b64encode(data).decode()}} for name, data in pieces if data]
+    if shown:
+        return shown
+    code = found.info.exit_code
+    killed = f"signal: {found.info.signal}" if found.info.signal else ""
+    end = {"exitCode": code, "exited": not killed, "status": killed or f"exit status {code}"}
+    return [{"end": {**end, **({"error": killed} if killed else {})}}]
+
+
+async def _write(hosted: HostedSession, process: ProcessInfo, data: bytes) -> None:
+    written = await hosted.processes.write(process.id, data, end=False)
+    if written < len(data):
+        text = f"the process took {written:,} of {len(data):,} bytes: it does not read its input"
+        raise Problem(429, "rate_limited", text, retry_after=1)
+
+
+def _end_in_time(call: ApiRequest, hosted: HostedSession, process: ProcessInfo) -> None:
     """Kill a process when the time is over that its client gave it, also if that has left."""
     text = call.request.headers.get("connect-timeout-ms", "")
     if not text.isdecimal() or len(text) > 10:
         return
     later = asyncio.get_running_loop().call_later
 
-    async def kill() -> None:
-        with contextlib.suppress(Exception):  # it, or its sandbox, may be gone
-            await hosted.processes.signal(process, signal.SIGKILL)
-
     def over() -> None:
-        if hosted.over or process.end is not None:
+        if hosted.over:
             return
         if hosted.session.frozen:  # a signal would thaw the sandbox: the process waits as it does
             later(1, over)
         else:
-            call.service.spawn(kill())
+            call.service.spawn(hosted.processes.kill(process.id))
 
     later(min(int(text) / 1000, call.service.settings.max_seconds), over)
 
@@ -272,9 +276,9 @@ def _ping(call: ApiRequest) -> float:
     return float(max(1, min(asked, call.service.settings.keepalive_seconds)))
 
 
-async def _process(hosted: HostedSession, given: ProcessMessage) -> GuestProcess:
+async def _process(hosted: HostedSession, given: ProcessMessage) -> ProcessInfo:
     pid = given.process.pid
     for process in await hosted.processes.running():
-        if pid is not None and process.pid == pid:
+        if process.pid == pid:
             return process
     raise Problem(404, "not_found", f"process with pid {pid!r:.20} not found")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET, Struct
 
 from atoll.service.api.sessions import keep_state, saved_state
-from atoll.service.core.processes import PLACE
 from atoll.service.dialects.e2b import wire
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem, not_found
@@ -50,8 +49,6 @@ async def create(call: ApiRequest) -> Json[SnapshotInfo]:
     async def work() -> SnapshotInfo:
         async with saved_state(call, hosted) as blob:
             left_out = dict(describe_state(blob).left_out)
-            if not await hosted.processes.running():
-                left_out.pop(PLACE, None)  # the output of commands that have ended
             if left_out:
                 what = "; ".join(f"{variable}: {why}" for variable, why in left_out.items())
                 text = f"variables cannot be saved: {what}"
