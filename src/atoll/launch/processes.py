@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import fcntl
 import itertools
-import math
 import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -67,7 +66,7 @@ class OutputBuffer:
     def __init__(self) -> None:
         self._kept = bytearray()
         self.end = self._read_to = 0
-        self._read_at = -math.inf
+        self._read_at = time.monotonic()  # its first reader gets a while to come
 
     @property
     def is_full(self) -> bool:

@@ -109,6 +109,8 @@ def start(spec: ProcessSpec, hand_over: Callable[[list[int]], None]) -> Containe
     ours, theirs = socket.socketpair()
     with theirs, pipes(3) as (stdin, out, err):
         inside = [stdin[0], out[1], err[1]]
+        for fd in inside:  # the guest, another user, may then open /dev/stdout
+            os.fchmod(fd, 0o666)
         try:
             hand_over([theirs.fileno(), *inside])
             described = spec.encoded()
