@@ -21,7 +21,7 @@ from atoll.errors import BusyError, ConfigError, ProcessError
 from atoll.jail.supervisor.spec import ProcessSpec
 from atoll.sandbox import command as commands
 from atoll.sandbox import verbs
-from atoll.sandbox.process import check_size, signal_number
+from atoll.sandbox.process import MAX_ENDED, check_size, no_process, signal_number
 from atoll.types import ProcessInfo, ProcessOutput
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MAX_RUNNING = 64
-MAX_ENDED = 32
-"""Processes that have ended and are still known."""
 KEPT_BYTES = 1 << 19
 """Output that is kept of each stream."""
 PIECE = 1 << 18
@@ -351,14 +349,6 @@ class GuestProcesses:
         ended = [key for key, process in self._known.items() if not process.info.running]
         for key in ended[: max(0, len(ended) - MAX_ENDED)]:
             self._known.pop(key).close()
-
-
-def no_process(ident: str) -> ProcessError:
-    """Return the error for a process that is not known."""
-    return ProcessError(
-        f"there is no process {ident!r:.40}: it was never started, it was forgotten "
-        f"({MAX_ENDED} that have ended are known), or its session was started afresh"
-    )
 
 
 def spec_of(request: verbs.Start, env: Mapping[str, str]) -> tuple[ProcessSpec, str | list[str]]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from atoll.errors import ConfigError
+from atoll.errors import ConfigError, ProcessError
 from atoll.files.base import blocking
 from atoll.policy import check_keys, check_positive
 from atoll.sandbox import command as commands
@@ -32,6 +32,9 @@ DEFAULT_SIZE = (24, 80)
 MAX_SIDE = 0xFFFF
 WAIT_MS = 10_000.0
 """For how long one request waits; then it is sent again."""
+MAX_ENDED = 32
+"""Processes of a session that have ended and are still known."""
+SIGKILL = 9
 WRITE_BYTES = 1 << 18
 """Input in one request."""
 
@@ -86,6 +89,14 @@ def signal_number(given: int | str) -> int:
         return int(signal.Signals[given] if isinstance(given, str) else signal.Signals(given))
     except (KeyError, ValueError):
         raise ConfigError(f"no signal {given!r:.50}: use a number, or a name as SIGINT") from None
+
+
+def no_process(ident: str) -> ProcessError:
+    """Return the error for a process that is not known."""
+    return ProcessError(
+        f"there is no process {ident!r:.40}: it was never started, it was forgotten "
+        f"({MAX_ENDED} that have ended are known), or its session was started afresh"
+    )
 
 
 @dataclass(frozen=True, slots=True)

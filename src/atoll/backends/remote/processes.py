@@ -7,8 +7,8 @@ import binascii
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ProcessError, SandboxClosedError, SandboxError
-from atoll.launch.processes import no_process
 from atoll.sandbox import verbs
+from atoll.sandbox.process import no_process
 from atoll.sandbox.wire import answers
 from atoll.types import ProcessOutput
 

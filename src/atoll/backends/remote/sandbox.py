@@ -137,8 +137,6 @@ class RemoteSandbox(ClientSandbox):
                 result = listing_of(rows)
             case verbs.VariableRequest():
                 result = await self._variable(asked)
-            case verbs.ProcessRequest():
-                result = await processes.ask(connection, path, asked)
             case verbs.SetTools(tools=tools):
                 await call("PUT", f"{path}/tools", {"tools": tools})
             case verbs.Cancel():
@@ -194,6 +192,11 @@ class RemoteSandbox(ClientSandbox):
                 return {"found": False}
             raise
         return {"found": True, **answers.mapping(answer)}
+
+    async def ask_process(self, request: verbs.ProcessRequest[R]) -> R:
+        """Ask the service about processes, which are resources of the session."""
+        answer: R = await processes.ask(*self._opened(), request)
+        return answer
 
     def _is_open(self) -> bool:
         return self._connection is not None and self.session is not None and not self._destroyed
