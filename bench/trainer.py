@@ -27,6 +27,7 @@ from pathlib import Path
 
 from atoll.config import SandboxConfig
 from atoll.hosting.pool.pool import Pool
+from atoll.policy import ExecutionPolicy
 from bench.processes import descendants
 
 SECONDS, MEMORY = 10.0, 1 << 30
@@ -103,7 +104,7 @@ def _limit_memory() -> None:
 
 def ask_pool(pool: Pool) -> Ask:
     """Return what runs a program in a fresh guest of a pool."""
-    config = SandboxConfig(backend="native", policy={"memory_bytes": MEMORY})
+    config = SandboxConfig(backend="native", policy=ExecutionPolicy(memory_bytes=MEMORY))
 
     async def ask(task: Task) -> tuple[str, int | None]:
         result = await pool.run(
@@ -137,7 +138,7 @@ def ask_service(host: str, port: int, key: str) -> Ask:
         head = f"POST /run_code HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {key}\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await reader.readuntil(b"\r\n\r\n")).lower()
-        length = int(re.search(rb"content-length: (\d+)", lines)[1])
+        length = int(lines.partition(b"content-length: ")[2].split(b"\r", 1)[0])
         answer = json.loads(await reader.readexactly(length))
         idle.append((reader, writer))
         ran = answer["run_result"]
@@ -210,9 +211,10 @@ def _serve(folder: str, at_once: int) -> tuple[subprocess.Popen[str], tuple[str,
     quota = ("--quota", "requests_per_second=100000", "--quota", f"executions={2 * at_once}")
     made = [*atoll, "keys", "add", "--folder", folder, *quota]
     told = subprocess.run(made, capture_output=True, text=True, check=True)
-    key = re.search(r"atl_\S+", told.stdout)[0]
+    key = next(word for word in told.stdout.split() if word.startswith("atl_"))
     command = [*atoll, "serve", "--port", "0", "--folder", folder, "--max-running", str(at_once)]
     serving = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert serving.stdout is not None
     for line in serving.stdout:
         if found := re.search(r"http://([\d.]+):(\d+)", line):
             return serving, (found[1], int(found[2]), key)

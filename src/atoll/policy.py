@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -22,6 +23,10 @@ F = TypeVar("F", bound="Callable[..., Any]")
 MIB = 1 << 20
 LARGEST = (1 << 63) - 1
 """The largest limit that the kernel takes."""
+MAX_FOLDERS = 32
+_FOLDER = re.compile(r"(/[^/\0\n]{1,255}){1,32}\Z")
+_TAKEN = ("proc", "dev", "sys", "app", "tmp", ".box")
+"""Where folders are writable already, or must not be."""
 SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc")
 
 
@@ -113,6 +118,8 @@ class Capability(StrEnum):
     """create_sandbox(packages=[...]): packages by name."""
     IMAGES = "images"
     """create_sandbox(image=...): a container image's files as the guest's root."""
+    FOLDERS = "folders"
+    """policy={"folders": ["/logs"]}: writable folders at any path."""
     SUBPROCESS = "subprocess"
     THREADS = "threads"
     SHELL = "shell"
@@ -211,6 +218,8 @@ class ExecutionPolicy:
     """Environment variables of the guest; it inherits none of the host's."""
     mounts: tuple[Mount, ...] = ()
     """Host folders and files in the guest: Mounts, dicts, or (source, target[, writable])."""
+    folders: tuple[str, ...] = ()
+    """Writable folders at paths such as /logs, besides /app and /tmp; `disk_bytes` counts them."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -232,6 +241,7 @@ class ExecutionPolicy:
                 raise ConfigError(f"not an environment variable: {name!r}")
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         object.__setattr__(self, "mounts", _mounts(self.mounts))
+        object.__setattr__(self, "folders", _folders(self.folders))
 
     @classmethod
     def of(cls, given: ExecutionPolicy | Mapping[str, Any] | None) -> ExecutionPolicy:
@@ -273,6 +283,30 @@ def _mounts(given: Any) -> tuple[Mount, ...]:
     if again := next((target for target in targets if targets.count(target) > 1), None):
         raise ConfigError(f"two mounts have the target {again!r}: give one another target")
     return mounts
+
+
+def _folders(given: Any) -> tuple[str, ...]:
+    """Return paths of folders, each once; ConfigError for one that cannot be a folder's."""
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise ConfigError(f"folders must be a list such as ['/logs'], not {given!r:.100}")
+    found: dict[str, None] = {}
+    for path in given:
+        if not isinstance(path, str) or not _FOLDER.match(path) or {".", ".."} & {*path.split("/")}:
+            raise ConfigError(
+                f"a folder is an absolute path below /, without `..` and without a slash at its "
+                f"end, not {path!r:.200}"
+            )
+        if path.split("/")[1] in _TAKEN or path in (*SYSTEM_FOLDERS, "/home"):
+            raise ConfigError(
+                f"{path} cannot be a folder of its own: choose another, such as /logs"
+            )
+        found[path] = None
+    if len(found) > MAX_FOLDERS:
+        raise ConfigError(f"a sandbox has at most {MAX_FOLDERS} folders, not {len(found)}")
+    within = [a for a in found for b in found if a.startswith(f"{b}/")]
+    if within:
+        raise ConfigError(f"{within[0]} is in another of the folders: name that one alone")
+    return tuple(found)
 
 
 def check_positive(name: str, value: float | None) -> None:

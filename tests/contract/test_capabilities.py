@@ -16,10 +16,11 @@ FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save",
 PROCESSES = {"images", "interpreter", "limit-processes", "shared-context", "shell", "subprocess"} | {
     "threads", "processes"
 }  # fmt: skip
+OWN_ROOT = {"host-folder", "network", "fetch", "ports", "folders"}
 DECLARED = {
-    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
+    "native": EVERYWHERE | FILES | PROCESSES | OWN_ROOT,
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
-    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork", "ports"},
+    "daemon": EVERYWHERE | FILES | PROCESSES | OWN_ROOT | {"fork"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork", "ports"},
     "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},

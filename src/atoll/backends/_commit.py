@@ -30,9 +30,13 @@ def commit(
         if config.workspace is not None:
             del kept[WORK_FOLDER]  # a folder of the host is not the session's
         changes = Changes(
-            upper=next(iter(fds[len(SHOWN_FOLDERS) :]), None),
+            upper=next(iter(fds[len(SHOWN_FOLDERS) + len(config.policy.folders) :]), None),
             folders=kept,
-            mounted=(GUEST_CODE, *(mount.target for mount in config.policy.mounts)),
+            mounted=(
+                GUEST_CODE,
+                *config.policy.folders,
+                *(mount.target for mount in config.policy.mounts),
+            ),
         )
         disk = config.policy.disk_bytes
         return commit_changes(held.image, changes, request, disk, _frozen(guest))

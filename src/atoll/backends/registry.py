@@ -125,7 +125,7 @@ def load(name: str) -> BackendClass:
     return cast("BackendClass", found)
 
 
-_NAMED = frozenset({Capability.PACKAGES, Capability.IMAGES})
+_NAMED = frozenset({Capability.PACKAGES, Capability.IMAGES, Capability.FOLDERS})
 """What a configuration asks for that a backend which was named has to refuse in words."""
 
 
@@ -184,6 +184,8 @@ def _wanted(config: SandboxConfig) -> set[Capability]:
         wanted.add(Capability.INTERPRETER)
     if config.workspace is not None or config.policy.mounts:
         wanted.add(Capability.HOST_FOLDER)
+    if config.policy.folders:
+        wanted.add(Capability.FOLDERS)
     if config.network is not None:
         wanted.add(Capability.NETWORK)
     if config.packages:

@@ -46,6 +46,7 @@ class RaySandbox(DaemonClientSandbox):
 
     backend: ClassVar[str] = "ray"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FOLDERS,
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
         Capability.PORTS,

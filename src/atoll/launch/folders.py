@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def by_name(fds: list[int], *, hidden: Iterable[str], workspace: Path | None) -> dict[str, int]:
+def by_name(
+    fds: list[int], *, hidden: Iterable[str], workspace: Path | None, more: tuple[str, ...] = ()
+) -> dict[str, int]:
     """Return a jail's SHOWN_FOLDERS by name, the caller's to close, without the hidden ones.
 
-    A working folder of the host is opened anew: as its owner sees it, not as the guest does.
+    `more` are the further folders of its policy. A working folder of the host is opened anew: as
+    its owner sees it, not as the guest does.
     """
-    found = dict(zip(SHOWN_FOLDERS, fds, strict=False))
-    for fd in fds[len(SHOWN_FOLDERS) :]:  # the upper layer of a writable root: no folder of a guest
+    names = (*SHOWN_FOLDERS, *more)
+    found = dict(zip(names, fds, strict=False))
+    for fd in fds[len(names) :]:  # the upper layer of a writable root: no folder of a guest
         os.close(fd)
     try:
         for name in set(hidden) & set(found):

@@ -111,6 +111,7 @@ def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
         file_size=policy.file_size_bytes,
         open_files=policy.max_open_files,
         context=context_size,
+        folders=policy.folders,
     )
 
 

@@ -346,7 +346,10 @@ class GuestSandbox(GuestPorts):
         guest = await self._guest_at_once()
         shown = await guest.lease.folders()
         return folders.by_name(
-            shown, hidden=self._launcher.hidden_folders, workspace=self.workspace
+            shown,
+            hidden=self._launcher.hidden_folders,
+            workspace=self.workspace,
+            more=self.policy.folders,
         )
 
     def usage_now(self) -> dict[str, int | None]:

@@ -18,7 +18,9 @@ MAX_COMMAND_LENGTH = 2 << 20
 MAX_STDIN = 12 << 20
 """Bytes that fit into one message."""
 MAX_ARGUMENTS = 10_000
-_OPTIONS = ("cwd", "env", "stdin", "merge_stderr")
+_OPTIONS = ("cwd", "env", "stdin", "merge_stderr", "user")
+USERS = (None, "root", "guest", "user", 0, 1000)
+"""Users that a command may be run as: each is the guest's own, which has no more rights."""
 
 Command = str | Sequence[str]
 
@@ -34,12 +36,17 @@ class CommandOptions(TypedDict, total=False):
     """Standard input; unset: none."""
     merge_stderr: bool
     """Whether stderr is part of the output, in its place; False keeps the two apart."""
+    user: str | int | None
+    """`root` is accepted, and pretended: a command has the rights of the guest in any case."""
 
 
 def to_params(command: Command, options: CommandOptions | None = None) -> ShellParams:
     """Return a command as plain data; ConfigError if a guest could not run it as it is."""
     given: Mapping[str, Any] = options or {}
     check_keys("option of shell", given, (*_OPTIONS, "timeout_ms"))
+    if given.get("user") not in USERS:
+        known = "root, guest and user"
+        raise ConfigError(f"there is no user {given['user']!r:.60} in a sandbox: there are {known}")
     params: ShellParams = {}
     if isinstance(command, str):
         check_command(command)

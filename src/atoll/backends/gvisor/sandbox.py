@@ -68,7 +68,10 @@ class GvisorSandbox(GuestSandbox):
     """CPython whose system calls gVisor handles; gVisor itself runs in a jail."""
 
     backend: ClassVar[str] = GvisorLauncher.backend
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.FORK}
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FORK,
+        Capability.FOLDERS,
+    }
     launcher: ClassVar[type[Launcher]] = GvisorLauncher
 
     @classmethod

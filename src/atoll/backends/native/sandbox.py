@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.backends._interpreter import InterpreterLauncher
 from atoll.backends.native.launch import launch
+from atoll.errors import UnsupportedError
 from atoll.jail.measure import probe
 from atoll.launch import interpreter
 from atoll.launch.sandbox import GuestSandbox
-from atoll.policy import Capability
+from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.launcher import Launcher
-    from atoll.policy import Isolation
     from atoll.sandbox.availability import Availability
     from atoll.sandbox.context import Context
 
@@ -30,6 +30,8 @@ class NativeLauncher(InterpreterLauncher):
         await self.find_interpreter()
         self.level = await probe.level_for(self.backend, self.config)
         await probe.require_counters(self.backend, self.config, self.level)
+        if self.config.policy.folders and self.level < Isolation.JAILED:
+            raise UnsupportedError(self.backend, f"make folders where it is only {self.level}")
         return self.level
 
     async def launch(

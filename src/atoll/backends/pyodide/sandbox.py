@@ -47,6 +47,7 @@ _MISSING = {
     Capability.PROCESSES,
     Capability.INTERPRETER,
     Capability.IMAGES,
+    Capability.FOLDERS,
     Capability.SUBPROCESS,
     Capability.THREADS,
     Capability.FORK,

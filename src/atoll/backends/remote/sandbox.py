@@ -56,6 +56,7 @@ class RemoteSandbox(ClientSandbox):
 
     backend: ClassVar[str] = "remote"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FOLDERS,
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
         Capability.NETWORK,

@@ -41,6 +41,7 @@ MISSING = frozenset(
     {
         Capability.FORK,
         Capability.IMAGES,
+        Capability.FOLDERS,
         Capability.INTERPRETER,
         Capability.NETWORK,
         Capability.PORTS,

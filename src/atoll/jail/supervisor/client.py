@@ -124,7 +124,7 @@ class Lease:
         return await answer
 
     async def folders(self) -> list[int]:
-        """Return descriptors of the jail's SHOWN_FOLDERS; the caller closes them.
+        """Return descriptors of the jail's SHOWN_FOLDERS and its further folders, the caller's.
 
         The upper layer of an image's writable root follows them, if there is one.
         Without a root of its own the guest has only the working folder. Raise SandboxLostError if

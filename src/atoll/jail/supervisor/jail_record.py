@@ -329,7 +329,7 @@ class JailRecord(ABC):
         fds: list[int] = []
         pid = self.guest_pid()
         with contextlib.suppress(OSError):
-            for folder in SHOWN_FOLDERS:
+            for folder in (*SHOWN_FOLDERS, *(self.limits or NO_LIMITS).folders):
                 fd = os.open(f"/proc/{pid}/root{folder}", _SHOWN)
                 fds.append(fd)
             if pid and self.guest_pid() == pid:

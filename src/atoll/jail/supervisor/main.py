@@ -358,7 +358,8 @@ def _become_init(
     below = "" if jail.container is None else container.GUEST_ROOT
     # Opened here, as a supervisor that is not root may not open them of a process in a jail.
     entrance = Entrance.of("self").descriptors() if jail.container is None else ()
-    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS], entrance)
+    shown = (*SHOWN_FOLDERS, *jail.limits.folders)
+    _report_built(status, jail, [below + folder for folder in shown], entrance)
     init.run(spec, guest_fds, status, lifeline)
 
 

@@ -59,6 +59,8 @@ class Limits:
     stack: int = 8 << 20
     reserved: int = 0
     """Address space that the guest's runtime sets aside and hardly touches."""
+    folders: tuple[str, ...] = ()
+    """Writable folders besides the private ones; the limit of the disk counts them too."""
 
 
 NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
@@ -153,6 +155,11 @@ _KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "zygote_host": ZygoteHostSpec
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
+def limits_from(fields: dict[str, Any]) -> Limits:
+    """Return the limits of a request."""
+    return Limits(**{**fields, "folders": tuple(fields.get("folders", ()))})
+
+
 def request(spec: Spec) -> bytes:
     """Return the message that asks the supervisor for this."""
     return _fork_request(spec) if isinstance(spec, ForkSpec) else _encode(spec)
@@ -186,5 +193,5 @@ def requested(kind: str, fields: dict[str, Any]) -> Spec:
         layers = tuple(fields["root"].pop("layers"))
         fields["root"] = ImageRoot(layers=layers, **fields["root"])
     if "limits" in fields:
-        fields["limits"] = Limits(**fields["limits"])
+        fields["limits"] = limits_from(fields["limits"])
     return _KINDS[kind](**fields)

@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING
 
 from atoll.jail.measure import cgroup
 from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER, check_pretence
-from atoll.jail.walls import container, landlock, rlimits, root, seccomp, syscalls, users
+from atoll.jail.walls import (
+    container,
+    landlock,
+    own_folders,
+    rlimits,
+    root,
+    seccomp,
+    syscalls,
+    users,
+)
 from atoll.jail.walls.copytree import copy_tree
 
 if TYPE_CHECKING:
@@ -178,6 +187,13 @@ def build_root(jail: Jail) -> None:
     )
 
 
+def add_folders(jail: Jail) -> None:
+    """Mount further writable folders, in a new root; nothing is done if there are none."""
+    if jail.limits.folders:
+        owner = os.geteuid() if jail.host_uid is None else jail.host_uid
+        own_folders.add(jail.limits.folders, owner)
+
+
 def build_private_folders(jail: Jail) -> None:
     """Mount private folders over the root that a zygote's guests share; limit_disk limits them."""
     owner = os.geteuid() if jail.host_uid is None else jail.host_uid
@@ -219,6 +235,7 @@ def copy_private_folders(jail: Jail) -> None:
 
     with root.uncovered(jail.binds):
         root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
+    own_folders.mount_again(jail.limits.folders)
 
 
 def mount_terminals(_jail: Jail) -> None:
@@ -293,6 +310,7 @@ def restrict_files(jail: Jail) -> None:
     extra = [bind.target for bind in jail.binds if bind.writable]
     if jail.image is not None and jail.image.writable:
         extra.append("/")
+    extra += jail.limits.folders
     landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
 
 
@@ -306,9 +324,12 @@ def confine_files(jail: Jail) -> None:
         raise OSError(0, "this kernel has no Landlock")
 
 
-def restrict_scope(_jail: Jail) -> None:
-    """Restrict signals, abstract sockets and mounts with Landlock; mounts restrict the files."""
-    landlock.restrict_scope(_scope_rules())
+def restrict_scope(jail: Jail) -> None:
+    """Restrict signals, abstract sockets and mounts with Landlock; mounts restrict the files.
+
+    The zygote's rules are for the root that its guests share: a new one needs rules of its own.
+    """
+    landlock.restrict_scope(landlock.scope_rules() if jail.limits.folders else _scope_rules())
 
 
 _scope_rules = functools.cache(landlock.scope_rules)
@@ -382,6 +403,7 @@ STARTED: tuple[Step, ...] = (
     set_host_name,
     set_up_network,
     build_root,
+    add_folders,
     become_guest,
     hide_host_paths,
     enter_folder,
@@ -415,6 +437,7 @@ FORKED: tuple[Step, ...] = (
     join_namespaces,
     mount_own_proc,
     limit_disk,
+    add_folders,
     become_guest,
     hide_host_paths,
     enter_folder,

@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, Limits
+from atoll.jail.supervisor.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, limits_from
 from atoll.jail.walls import rlimits, steps, syscalls
 from atoll.jail.zygote import after_fork
 
@@ -92,7 +92,7 @@ class GuestTemplate:
         """Return the jail that a child enters; the pidfd `init` is its pid 1."""
         groups = fds[: request["groups"]]
         return steps.Jail(
-            limits=Limits(**request["limits"]),
+            limits=limits_from(request["limits"]),
             binds=(),
             host_uid=uid,
             cgroup_fds=groups,

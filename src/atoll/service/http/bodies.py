@@ -59,6 +59,7 @@ class Policy(FrozenBody, kw_only=True, frozen=True):
     stdout_max_bytes: int | UnsetType = UNSET
     stderr_max_bytes: int | UnsetType = UNSET
     fuel_budget: int | UnsetType | None = UNSET
+    folders: tuple[str, ...] | UnsetType = UNSET
 
 
 class ContextOf(Body, kw_only=True):

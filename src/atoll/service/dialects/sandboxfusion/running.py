@@ -63,7 +63,7 @@ async def run_code(call: ApiRequest) -> Json[RunAnswer]:
     check_code(given.code)
     request = Program(
         code=given.code,
-        config=_config(call, given.memory_limit, _image(call, given.language), _tier(given)),
+        config=_config(call, given, _image(call, given.language), _tier(given)),
         files=await _files(call, given),
         given=given,
         language=language,
@@ -81,7 +81,7 @@ async def run_jupyter(call: ApiRequest) -> Json[JupyterAnswer]:
         check_code(cell)
     request = Notebook(
         code="\n".join(given.cells),
-        config=_config(call, given.memory_limit, None, None),
+        config=_config(call, given),
         files=await _files(call, given),
         given=given,
         until=_now() + PATIENCE,
@@ -333,15 +333,25 @@ def _judged(answer: RunAnswer) -> RunAnswer:
     return answer
 
 
-def _config(call: ApiRequest, megabytes: int, image: str | None, tier: str | None) -> SandboxConfig:
+def _config(
+    call: ApiRequest,
+    given: wire.RunCode | wire.RunJupyter,
+    image: str | None = None,
+    tier: str | None = None,
+) -> SandboxConfig:
     """Return the configuration of a sandbox; limits that the key may not have are lowered."""
     quota, service = call.principal.quota, call.service
     memory = quota.memory_bytes
-    if megabytes > 0:
-        asked = max(megabytes * MIB, LEAST_MEMORY)
+    if given.memory_limit > 0:
+        asked = max(given.memory_limit * MIB, LEAST_MEMORY)
         memory = asked if memory is None else min(asked, memory)
     most = min(OUTPUT_BYTES, service.settings.max_output_bytes)
-    policy = bodies.Policy(memory_bytes=memory, stdout_max_bytes=most, stderr_max_bytes=most)
+    policy = bodies.Policy(
+        memory_bytes=memory,
+        stdout_max_bytes=most,
+        stderr_max_bytes=most,
+        folders=given.folders(),
+    )
     options = bodies.Options(policy=policy, template=tier)
     config = bodies.plain_config(options, quota, service.settings.max_output_bytes)
     return config if image is None else dataclasses.replace(config, image=image)

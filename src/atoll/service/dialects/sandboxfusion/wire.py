@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import posixpath
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 from starlette.responses import Response
 
+from atoll.jail.supervisor.spec import SHOWN_FOLDERS, WORK_ALIAS
+from atoll.policy import MAX_FOLDERS
 from atoll.service.http.problems import Problem, encode
 from atoll.types import Outcome
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SKIPPED = "IGNORE_THIS_FILE"
+_WRITABLE = (*SHOWN_FOLDERS, WORK_ALIAS)
 MAX_FILES = 1_000
 MAX_CELLS = 1_000
 TRY_AGAIN = 504
@@ -44,6 +48,16 @@ class Files(Struct, kw_only=True):
             except ValueError:
                 raise Problem(422, "invalid", f"the file {path!r:.200} is not base64") from None
         return found
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders of absolute paths, which have to be writable."""
+        paths = [path for path in (*self.files, *self.fetch_files) if path.startswith("/")]
+        found = sorted({posixpath.dirname(posixpath.normpath(path)) for path in paths})
+        kept: list[str] = []
+        for folder in found[: 10 * MAX_FOLDERS]:
+            if not any(f"{folder}/".startswith(f"{known}/") for known in (*_WRITABLE, *kept)):
+                kept.append(folder)
+        return tuple(kept[:MAX_FOLDERS])
 
     @property
     def size(self) -> int:
