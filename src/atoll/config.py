@@ -458,7 +458,7 @@ def images_limit() -> int:
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is built once: ATOLL_CACHE, or one in the user's cache."""
+    """Return the folder of built artefacts: ATOLL_CACHE, or one in the user's cache."""
     if given := os.environ.get("ATOLL_CACHE"):
         return Path(given).resolve()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -56,7 +56,7 @@ def requirements(extra: str) -> tuple[str, ...]:
 
 @functools.cache
 def _table() -> dict[str, list[str]]:
-    """Return every extra with its packages: of the source tree, else of what is installed."""
+    """Return every extra with its packages: of the source tree, else of the installed package."""
     import tomllib  # noqa: PLC0415 - only a hint needs it
 
     try:

@@ -150,7 +150,7 @@ def _check_preload(preload: str | None, backend: str) -> None:
 
 
 def _check_mounts(config: SandboxConfig) -> None:
-    """Raise ConfigError for a mount of what is not there."""
+    """Raise ConfigError for a mount of a missing path."""
     for mount in config.policy.mounts:
         if not os.path.lexists(mount.source):
             raise ConfigError(

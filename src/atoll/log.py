@@ -62,7 +62,7 @@ class SandboxLogger:
 
     @property
     def listens(self) -> bool:
-        """Whether anybody hears of ordinary executions; a sink of the caller's always does."""
+        """Whether ordinary executions are logged; with a caller's sink they always are."""
         if self._sink is to_stdlib:
             return _LOGGER.isEnabledFor(logging.INFO)
         return self._sink is not None

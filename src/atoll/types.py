@@ -93,7 +93,7 @@ class EndReport:
 
 
 class Usage(Protocol):
-    """What a guest's processes have used, as the host measures it; None for what is not counted."""
+    """What a guest's processes have used, as the host measures it; None if not counted."""
 
     def cpu_seconds(self) -> float | None:
         """CPU time so far."""
@@ -256,7 +256,7 @@ class SandboxResult(name_hints.NameHints):
     error: str | None = None
     """Type and message of the error; None without one."""
     error_type: str | None = None
-    """The class of the exception, also of a SystemExit that is no error; None without one."""
+    """The class of the exception, also of a SystemExit that is not an error; None without one."""
     error_args: tuple[Any, ...] = ()
     """The arguments of the exception, as plain data; one that cannot cross is an Opaque."""
     exit_code: int = 0

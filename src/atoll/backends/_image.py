@@ -134,7 +134,7 @@ def no_cells(backend: str, image: RootImage) -> BackendUnavailableError:
 
 
 def _ask(backend: str, image: RootImage, name: str) -> Interpreter:
-    """Run the image's Python in a jail; FileNotFoundError if there is none of this name."""
+    """Run the image's Python in a jail; FileNotFoundError if none has this name."""
     spec = JailSpec(
         jailed=True,
         argv=(name, "-I", "-B", "-S", "-c", _ASK),

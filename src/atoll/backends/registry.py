@@ -116,13 +116,13 @@ def load(name: str) -> BackendClass:
         raise BackendUnavailableError(name, "it needs Linux", hint)
     module, _, attribute = BACKENDS[name].home.partition(":")
     try:
-        found: Any = getattr(import_module(module), attribute)
+        result: Any = getattr(import_module(module), attribute)
     except ImportError as exc:
         hint = install_hint(BACKENDS[name].extra) if BACKENDS[name].extra else ""
         missing = isinstance(exc, ModuleNotFoundError) and exc.name
         reason = f"{missing} is not installed" if missing else str(exc)
         raise BackendUnavailableError(name, reason, hint) from exc
-    return cast("BackendClass", found)
+    return cast("BackendClass", result)
 
 
 _NAMED = frozenset({Capability.PACKAGES, Capability.IMAGES, Capability.FOLDERS})
@@ -146,16 +146,22 @@ async def choose(
             reasons.append(str(exc))
             continue
         if lacking := (_wanted(config) | needed) - backend.capabilities:
-            cannot = ", ".join(in_words(one) for one in sorted(lacking))
+            cannot = ", ".join(in_words(capability) for capability in sorted(lacking))
             reasons.append(f"{name}: it cannot {cannot}")
             continue
-        found = await backend.availability(config)
-        if found.usable and found.isolation is not None and found.isolation >= least:
+        availability = await backend.availability(config)
+        if (
+            availability.usable
+            and availability.isolation is not None
+            and availability.isolation >= least
+        ):
             return backend
-        have = str(found.isolation) if found.isolation is not None else "nothing"
-        reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
-    told = "".join(f"\n  {reason}" for reason in reasons)
-    raise IsolationError("auto", f"no backend offers {least}:{told}")
+        have = str(availability.isolation) if availability.isolation is not None else "nothing"
+        reasons.append(
+            f"{name}: {availability.reason or f'offers {have}'}. {availability.hint}".strip()
+        )
+    listed = "".join(f"\n  {reason}" for reason in reasons)
+    raise IsolationError("auto", f"no backend offers {least}:{listed}")
 
 
 def _check_python(python: str) -> None:

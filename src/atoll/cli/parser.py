@@ -43,7 +43,7 @@ _DEFAULTS: dict[str, object] = {"formatter_class": HelpFormatter, "allow_abbrev"
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and which help to read."""
+    """Names the mistake in one line, and which help to read."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**_DEFAULTS, **options})

@@ -156,7 +156,7 @@ def _read_stdin() -> str:
 
 
 def _readable(name: str, read: Callable[[], T]) -> T:
-    """Return what `read` returns; ConfigError says what is wrong with `name`."""
+    """Return what `read` returns; ConfigError names the wrong value of `name`."""
     try:
         return read()
     except ConfigError:

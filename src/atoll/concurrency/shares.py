@@ -178,8 +178,8 @@ class FairThreads(ThreadPoolExecutor):
         super().shutdown(wait, cancel_futures=cancel_futures)
 
     def _start(self) -> None:
-        while (found := self._share.pop()) is not None:
-            super().submit(self._run, *found)
+        while (next_job := self._share.pop()) is not None:
+            super().submit(self._run, *next_job)
 
     def _run(self, owner: str, job: _Job) -> None:
         try:
@@ -204,7 +204,7 @@ class _Job:
         self._call: Callable[[], Any] | None = call
 
     def run(self) -> None:
-        """Call the function, unless nobody waits for it any more."""
+        """Call the function, unless it was cancelled."""
         call, self._call = self._call, None  # it may hold much
         if call is None or not self.future.set_running_or_notify_cancel():
             return
@@ -247,8 +247,7 @@ class ConcurrencyLimit:
     ) -> Slot:
         """Return a place among the running, taken in `async with`; BusyError if too many wait.
 
-        `on_wait` hears its place among those of the same owner; how many others wait is none of
-        its business.
+        `on_wait` receives its place among those of the same owner, and nothing about others.
         """
         return Slot(self, holder, on_wait)
 
@@ -286,8 +285,8 @@ class ConcurrencyLimit:
     def leave(self, owner: str) -> None:
         """Make room for the next."""
         self.share.leave(owner)
-        while self.share.waiting and (found := self.share.pop()) is not None:
-            owner, turn = found
+        while self.share.waiting and (next_turn := self.share.pop()) is not None:
+            owner, turn = next_turn
             if turn.done():
                 self.share.leave(owner)
             else:

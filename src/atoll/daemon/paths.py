@@ -90,9 +90,9 @@ class DaemonPaths:
         for path in (self.log, self.states):
             if not lock and _status(path) is not None:
                 raise _foreign(path, "not written by a daemon here")
-        found = _status(self.socket)
-        if found is not None and not self._is_stale(found):
-            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a special file")
+        status = _status(self.socket)
+        if status is not None and not self._is_stale(status):
+            kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
             raise _foreign(self.socket, f"{kind}, not the socket of a daemon")
 
     def claim(self) -> int:
@@ -148,14 +148,14 @@ class DaemonPaths:
 
     def remove_socket(self) -> None:
         """Remove the socket that this daemon bound, or replaces; leave everything else alone."""
-        found = _status(self.socket)
-        if found is not None and self._bound == _identity(found):
+        status = _status(self.socket)
+        if status is not None and self._bound == _identity(status):
             with contextlib.suppress(FileNotFoundError):
                 self.socket.unlink()
 
-    def _is_stale(self, found: os.stat_result) -> bool:
+    def _is_stale(self, status: os.stat_result) -> bool:
         """Return whether a file is the socket that a dead daemon of ours left behind."""
-        return stat.S_ISSOCK(found.st_mode) and self._recorded() == _identity(found)
+        return stat.S_ISSOCK(status.st_mode) and self._recorded() == _identity(status)
 
     def _recorded(self) -> tuple[int, int] | None:
         """Return device and inode of the socket that the last daemon here bound."""
@@ -199,8 +199,8 @@ def _status(path: Path) -> os.stat_result | None:
         return None
 
 
-def _identity(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _foreign(path: Path, what: str) -> ConfigError:

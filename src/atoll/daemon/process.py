@@ -40,7 +40,7 @@ async def serve(
     settings: PoolSettings | None = None,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Serve at these paths until SIGTERM or SIGINT; `on_progress` is told how the start goes."""
+    """Serve at these paths until SIGTERM or SIGINT; `on_progress` hears how it starts."""
 
     def report(text: str) -> None:
         _LOG.info("%s", text)

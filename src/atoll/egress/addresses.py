@@ -43,7 +43,7 @@ class Connector:
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, asked: NetworkRequest, *, tls: bool) -> PlainStream:
-        """Return a stream to the server, with TLS if asked; UnreachableError if there is none."""
+        """Return a stream to the server, with TLS if asked; UnreachableError without one."""
         addresses = await self._addresses(asked)
         faults = []
         for address in addresses[:MAX_ATTEMPTS]:

@@ -125,7 +125,7 @@ class Forwarder:
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
     ) -> None:
-        """Send a request and pass the response on; UnreachableError if there is none."""
+        """Send a request and pass the response on; UnreachableError without a response."""
         try:
             await self._exchange(entry, question, answer, slot)
         except (OSError, h11.ProtocolError) as exc:

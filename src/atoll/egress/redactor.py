@@ -314,17 +314,17 @@ class Redactor:
         return clean
 
     def _search(self, data: bytes, *, last: bool) -> bytes:
-        found = [(0, self._covered)] if self._covered else []
+        result = [(0, self._covered)] if self._covered else []
         end = len(data)
         for view in _views(data, last=last):
             end = min(end, view.origin(len(view.data), len(view.data))[1])
             for form, read in self._readings(view):
                 for start, stop in form.needle.spans(read.data):
-                    found.append(read.origin(max(0, start - form.before), stop))
+                    result.append(read.origin(max(0, start - form.before), stop))
                 if not last and (begun := form.needle.begun(read.data)):
                     start = max(0, len(read.data) - begun - form.before)
                     end = min(end, read.origin(start, start + 1)[0])
-        return self._release(data, found, max(end, 0 if last else len(data) - self._most_held))
+        return self._release(data, result, max(end, 0 if last else len(data) - self._most_held))
 
     def _readings(self, view: View) -> Iterator[tuple[Form, Compact]]:
         read: dict[Reading, Compact] = {}

@@ -54,7 +54,7 @@ class Files(FilesHints, ABC):
         """Run an operation of guest/shared/workspace; ValueError if its arguments are not valid."""
 
     async def ls(self, path: StrPath = ".") -> Listing[FileInfo]:
-        """List a folder; an empty list if there is no such folder."""
+        """List a folder; an empty list if the folder does not exist."""
         answer = await self._run("ls", path=path)
         return Listing(infos(answer["entries"]), truncated=answer["truncated"])
 
@@ -65,7 +65,7 @@ class Files(FilesHints, ABC):
         return str((await self._run("read", path=path, offset=offset, limit=limit))["text"])
 
     async def read_raw(self, path: StrPath) -> FileData:
-        """Return the lines and times of a text file; FileNotFoundError if there is none."""
+        """Return the lines and times of a text file; FileNotFoundError if it does not exist."""
         answer = await self._run("read_raw", path=path)
         if "error" in answer:
             raise _error(FileError(answer["error"]), path, "read", answer["reason"])
@@ -138,7 +138,7 @@ class Files(FilesHints, ABC):
         return await self.glob(pattern, path)
 
     async def stat(self, path: StrPath) -> FileInfo:
-        """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
+        """Describe a file or folder; FileNotFoundError if it is missing. Links are not followed."""
         answer = await self._checked("stat", "looked up", path=path)
         return infos([answer["entry"]])[0]
 

@@ -93,7 +93,7 @@ class FolderFiles(LiveFiles):
         return OpenFile.of(await self._in_place(path, lambda place: place.open(path)))
 
     async def inspect(self, path: str, depth: int = 0) -> list[Entry]:
-        """Describe a path, or what is below a folder, `depth` levels down; links stay links."""
+        """Describe a path, or the contents of a folder, `depth` levels down; links stay links."""
 
         def look(place: OpenFolders) -> list[Entry]:
             return _below(place, path, depth) if depth else [_entry(path, place.stat(path))]
@@ -110,7 +110,7 @@ class FolderFiles(LiveFiles):
             close_all(folders)
 
     async def send(self, path: str, data: bytes) -> bool:
-        """Write to a FIFO that the guest reads; return False if there is none."""
+        """Write to a FIFO that the guest reads; return False if it is missing."""
         folders = await self._folders(False)
         try:
             root, inner = locate(path, tuple(folders))
@@ -189,7 +189,7 @@ def _entry(path: str, status: os.stat_result) -> Entry:
 
 
 async def _send(folder: int, path: str, data: bytes) -> bool:
-    """Write all bytes to the FIFO at `path`; return False if there is none that is read.
+    """Write all bytes to the FIFO at `path`; return False if it is missing or not read.
 
     BusyError if its reader takes nothing for SEND_SECONDS.
     """

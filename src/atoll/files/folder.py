@@ -132,7 +132,7 @@ class OpenFolders:
                 rename(old, name, new, new_name, overwrite=overwrite)
 
     def mkdir(self, path: str) -> None:
-        """Make a folder and its parents; an existing folder is no error."""
+        """Make a folder and its parents; an existing folder is not an error."""
         root, inner = locate(path, self._names)
         try:
             os.close(_make_folders(self._folders[root], inner.rstrip("/")))
@@ -183,12 +183,12 @@ def _step(folder: int, name: str) -> int:
 
 
 def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
-    found = []
+    result = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):  # it was deleted meanwhile
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-    return found
+                result.append((entry.name, entry.stat(follow_symlinks=False)))
+    return result
 
 
 def _make_folders(root: int, path: str) -> int:

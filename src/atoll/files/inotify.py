@@ -101,12 +101,12 @@ class Inotify:
     def _tell(self, number: int, mask: int, name: str) -> None:
         with self._guard:
             if mask & OVERFLOW:
-                told = {item: "" for known in self._watches.values() for item in known}
+                watched = {item: "" for known in self._watches.values() for item in known}
             elif mask & IGNORED:
-                told = self._watches.pop(number, {})
+                watched = self._watches.pop(number, {})
             else:
-                told = dict(self._watches.get(number, ()))
-        for lease, path in told.items():
+                watched = dict(self._watches.get(number, ()))
+        for lease, path in watched.items():
             lease.tell(number, path, mask, name)
 
 

@@ -72,7 +72,7 @@ class LiveFiles(Files):
 
     @abstractmethod
     async def inspect(self, path: str, depth: int = 0) -> list[Entry]:
-        """Describe a path, or what is below a folder, `depth` levels down; links stay links."""
+        """Describe a path, or the contents of a folder, `depth` levels down; links stay links."""
 
     @abstractmethod
     async def watch(self, path: str, *, recursive: bool = False) -> FolderWatch:
@@ -80,7 +80,7 @@ class LiveFiles(Files):
 
     @abstractmethod
     async def send(self, path: str, data: bytes) -> bool:
-        """Write to a FIFO that the guest reads; return False if there is none.
+        """Write to a FIFO that the guest reads; return False if it is missing.
 
         BusyError if the guest does not take the bytes in time.
         """

@@ -94,15 +94,15 @@ class Watch:
     async def changes(self, pause: float) -> AsyncIterator[list[Change]]:
         """Yield changes as they come, several at a time; an empty list after a pause."""
         while True:
-            found = []
+            changes = []
             with contextlib.suppress(TimeoutError):
-                found = [await asyncio.wait_for(self._changes.get(), pause)]
+                changes = [await asyncio.wait_for(self._changes.get(), pause)]
             while not self._changes.empty():
-                found.append(self._changes.get_nowait())
+                changes.append(self._changes.get_nowait())
             if self._lost:
                 self._lost = False
-                found.append(Change("", "lost"))
-            yield list(dict.fromkeys(found))
+                changes.append(Change("", "lost"))
+            yield list(dict.fromkeys(changes))
 
     def close(self) -> None:
         """Stop watching."""

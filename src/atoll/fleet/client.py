@@ -100,7 +100,7 @@ class RaySandbox(DaemonClientSandbox):
         return self._connection is None or bool(self._connection.peer.ended)
 
     async def freeze(self) -> None:
-        """Stop all that the guest runs until `thaw`; what is not saved yet is saved before."""
+        """Stop all that the guest runs until `thaw`; unsaved changes are saved before."""
         await self._send(verbs.Pause())
 
     async def thaw(self) -> None:

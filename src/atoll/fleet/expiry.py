@@ -47,9 +47,9 @@ async def take_turn(store: Store, period: float, marks: str) -> float | None:
     mark = f"{marks}/{int(time.time() // period)}"
     if not await store.create(mark, b"a process looks for expired sessions"):
         return None
-    found = await store.times(marks)
-    await store.delete(*(name for name in found if name != mark))
-    return found.get(mark)
+    result = await store.times(marks)
+    await store.delete(*(name for name in result if name != mark))
+    return result.get(mark)
 
 
 async def sweep(store: Store, before: float) -> int:
@@ -73,7 +73,7 @@ async def sweep(store: Store, before: float) -> int:
 
 def listed_by(times: dict[str, float], part: int) -> dict[str, dict[str, float]]:
     """Return objects by one part of their names."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    result: dict[str, dict[str, float]] = defaultdict(dict)
     for name, written in times.items():
-        found[name.split("/")[part]][name] = written
-    return found
+        result[name.split("/")[part]][name] = written
+    return result

@@ -68,13 +68,13 @@ class FleetFiles(LiveFiles):
 
     async def open_file(self, path: str) -> FleetFile:
         """Open a file to read parts of it; OSError says why it cannot be read."""
-        found = await self.ask("open_file", path=path)
-        return FleetFile(self, path, found["size"], found["tag"])
+        result = await self.ask("open_file", path=path)
+        return FleetFile(self, path, result["size"], result["tag"])
 
     async def inspect(self, path: str, depth: int = 0) -> list[Entry]:
-        """Describe a path, or what is below a folder, `depth` levels down; links stay links."""
-        found = await self.ask("inspect", path=path, depth=depth)
-        return [Entry(*row) for row in found["entries"]]
+        """Describe a path, or the contents of a folder, `depth` levels down; links stay links."""
+        result = await self.ask("inspect", path=path, depth=depth)
+        return [Entry(*row) for row in result["entries"]]
 
     async def watch(self, path: str, *, recursive: bool = False) -> FleetWatch:
         """Begin to collect the changes of a folder; OSError if it cannot be watched."""
@@ -83,7 +83,7 @@ class FleetFiles(LiveFiles):
         return made
 
     async def send(self, path: str, data: bytes) -> bool:
-        """Write to a FIFO that the guest reads; return False if there is none."""
+        """Write to a FIFO that the guest reads; return False if it is missing."""
         return bool((await self.ask("send", path=path, data=data))["sent"])
 
 
@@ -123,10 +123,10 @@ class FleetWatch:
     async def changes(self, pause: float) -> AsyncIterator[list[Change]]:
         """Yield changes as they come, several at a time; an empty list after a pause."""
         while True:
-            end, found = time.monotonic() + pause, list[Change]()
-            while not found and (left := end - time.monotonic()) >= 0:
-                found = await self._next(min(left, POLL_SECONDS))
-            yield found
+            end, changes = time.monotonic() + pause, list[Change]()
+            while not changes and (left := end - time.monotonic()) >= 0:
+                changes = await self._next(min(left, POLL_SECONDS))
+            yield changes
 
     async def _next(self, pause: float) -> list[Change]:
         try:
@@ -214,8 +214,8 @@ class NodeFiles:
                 finally:
                     file.close()
             case "inspect":
-                found = await files.inspect(path, asked["depth"])
-                return {"entries": [(at.path, at.mode, at.size, at.modified) for at in found]}
+                result = await files.inspect(path, asked["depth"])
+                return {"entries": [(at.path, at.mode, at.size, at.modified) for at in result]}
             case "send":
                 return {"sent": await files.send(path, asked["data"])}
             case "watch":
@@ -234,8 +234,8 @@ class NodeFiles:
             # With a pause, it was watched on another node before.
             return {"changes": [] if pause is None else [("", "lost", False)]}
         self._used[watch] = time.monotonic()
-        found = await anext(watch.changes(pause or 0.0))
-        return {"changes": [(change.path, change.kind, change.is_dir) for change in found]}
+        result = await anext(watch.changes(pause or 0.0))
+        return {"changes": [(change.path, change.kind, change.is_dir) for change in result]}
 
     async def _begin(self, session: Session, files: FolderFiles, asked: Params) -> None:
         """Begin to watch a folder; BusyError if the session watches too many."""

@@ -70,8 +70,8 @@ async def dial(address: tuple[str, int], secret: bytes) -> socket.socket:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):
-            found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-            family, kind, _, _, place = found[0]
+            addresses = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+            family, kind, _, _, place = addresses[0]
             sock = socket.socket(family, kind)
             with _closed_on_error(sock):
                 sock.setblocking(False)

@@ -99,7 +99,7 @@ class SessionLog:
         return await self._append(first)
 
     async def last(self) -> Entry:
-        """Return the newest entry; SandboxClosedError if there is no such session."""
+        """Return the newest entry; SandboxClosedError if the session does not exist."""
         names = await self._store.names(self._folder)
         if not names:
             raise SandboxClosedError(f"the fleet has no session {self.ident}")
@@ -111,7 +111,7 @@ class SessionLog:
         return list(await asyncio.gather(*map(self._read, names)))
 
     async def has_ended(self) -> bool:
-        """Return whether there is no such session any more."""
+        """Return whether the session no longer exists."""
         try:
             return (await self.last()).kind == END
         except SandboxClosedError:
@@ -187,18 +187,18 @@ class SessionLog:
         """Return the state that an entry names; FleetError if it is gone."""
         if entry.state is None:
             return None
-        found = await self._store.get(self._own(entry.state))
-        if found is None:
+        result = await self._store.get(self._own(entry.state))
+        if result is None:
             raise FleetError(f"the store has lost the state {entry.state}")
-        return found
+        return result
 
     async def result(self, entry: Entry, key: str) -> Any:
         """Return what an idempotency key's call returned, if the log up to `entry` has it."""
         number = entry.keys.get(key)
         if number is None:
             return None
-        found = entry if number == entry.number else await self._read(self._name(number))
-        return found.results.get(key)
+        result = entry if number == entry.number else await self._read(self._name(number))
+        return result.results.get(key)
 
     async def forget(self, old: Entry, last: Entry) -> None:
         """Delete a commit that `last` replaces: its state, and its entry if no key needs it.
@@ -226,10 +226,10 @@ class SessionLog:
 
     async def _own_entry(self, number: int, epoch: int) -> Entry:
         """Re-read our own append after an ambiguous failure; FencedError if it is another's."""
-        found = await self._read(self._name(number))
-        if found.epoch != epoch or found.kind == END:
+        result = await self._read(self._name(number))
+        if result.epoch != epoch or result.kind == END:
             raise _fenced(self.ident, number)
-        return found
+        return result
 
     async def _append(self, entry: Entry) -> Entry:
         """Write an entry; FencedError if its number is another's."""

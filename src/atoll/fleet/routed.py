@@ -37,7 +37,7 @@ _LOG = logging.getLogger("atoll.fleet")
 
 @dataclass(slots=True, kw_only=True)
 class OpenRequest:
-    """What is needed to open a session, again and again."""
+    """The parameters for opening a session again."""
 
     config: Params
     durability: str = "none"

@@ -117,7 +117,7 @@ async def unmark_prefix(store: Store, settings: FleetSettings) -> None:
 async def _mark(store: Store) -> dict[str, Any]:
     """Return the mark of the prefix; empty if it is damaged."""
     try:
-        found = json.loads(await store.get(MARK) or b"{}")
+        result = json.loads(await store.get(MARK) or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return result if isinstance(result, dict) else {}

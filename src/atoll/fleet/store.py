@@ -53,7 +53,7 @@ class Store:
         return await self._run(put, f"write {key}")
 
     async def get(self, key: str) -> bytes | None:
-        """Return an object's bytes; None if there is none of this name."""
+        """Return an object's bytes; None if none has this name."""
         import obstore  # noqa: PLC0415
 
         def read() -> bytes | None:
@@ -74,8 +74,8 @@ class Store:
         import obstore  # noqa: PLC0415
 
         def read() -> dict[str, float]:
-            found = (entry for page in obstore.list(self._store, prefix) for entry in page)
-            return {entry["path"]: entry["last_modified"].timestamp() for entry in found}
+            result = (entry for page in obstore.list(self._store, prefix) for entry in page)
+            return {entry["path"]: entry["last_modified"].timestamp() for entry in result}
 
         return await self._run(read, f"list {prefix}")
 

@@ -27,7 +27,7 @@ MAX_LINES = 10_000
 
 
 class Client(Protocol):
-    """Whoever hears of a session: a connection's peer, or an execution of the HTTP service."""
+    """The listener of a session: a connection's peer, or an execution of the HTTP service."""
 
     def notify(self, method: str, params: Json) -> None:
         """Send a message that has no answer."""
@@ -102,7 +102,7 @@ class ClientCallbacks:
         self._pieces = []
 
     def _flush_soon(self) -> None:
-        """Send what is held back in the next turn of the loop."""
+        """Send the held output in the next turn of the loop."""
         if not self.holds_output:
             self.holds_output = True
             asyncio.get_running_loop().call_soon(self.flush)

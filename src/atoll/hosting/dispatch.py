@@ -102,7 +102,7 @@ class Dispatch:
     async def call(
         self, client: Connection, verb: str, params: verbs.Params, passed_fds: PassedFds
     ) -> Reply:
-        """Carry out a request that names a session; SandboxError if there is no such verb."""
+        """Carry out a request that names a session; SandboxError if the verb does not exist."""
         kind = verbs.VERBS.get(verb)
         if kind is None:
             raise SandboxError(f"there is no method {verb[:100]!r}")

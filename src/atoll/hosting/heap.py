@@ -40,7 +40,7 @@ def give_back() -> None:
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        result: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
         return None
-    return found
+    return result

@@ -143,7 +143,9 @@ class _Writer:
     def has(self, place: str) -> bool:
         """Return whether the image has a folder that is not empty."""
         found = [layer / place[1:] for layer in self._base.layers]
-        return any(one.is_dir() and not one.is_symlink() and any(one.iterdir()) for one in found)
+        return any(
+            path.is_dir() and not path.is_symlink() and any(path.iterdir()) for path in found
+        )
 
     def is_as_made(self, path: str, text: bytes) -> bool:
         """Return whether a file of users is the image's with the guest's own line."""
@@ -196,7 +198,7 @@ class _Tree:
             return not os.listdir(fd)
 
     def _pack_folder(self, folder: str, fd: int) -> Iterator[str]:
-        """Pack what is in a folder; yield the folders in it, to be packed later."""
+        """Pack the contents of a folder; yield the folders in it, to be packed later."""
         for name in sorted(os.listdir(fd)):
             path = f"{folder}/{name}".lstrip("/")
             try:

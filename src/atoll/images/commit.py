@@ -48,7 +48,7 @@ class Packer(Protocol):
     """What compresses a stream."""
 
     def compress(self, data: bytes, /) -> bytes:
-        """Return what is packed of the bytes so far."""
+        """Return the packed bytes so far."""
 
     def flush(self) -> bytes:
         """Return the rest."""

@@ -63,7 +63,7 @@ def _listed(folder: Path, target: str) -> list[Json]:
             raise ImageError(target, f"{folder} is not an OCI layout", hint)
         return []
     manifests = parse_object(index.read_bytes(), target, "index", MOST_MANIFEST).get("manifests")
-    return [one for one in manifests if isinstance(one, dict)] if manifests else []
+    return [manifest for manifest in manifests if isinstance(manifest, dict)] if manifests else []
 
 
 def _replaced(other: Json, entry: Json, tag: str) -> bool:

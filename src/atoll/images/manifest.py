@@ -98,9 +98,9 @@ def parse_object(data: bytes, image: str, what: str, most: int) -> Json:
     return value
 
 
-def media_type_of(value: Json, told: str = "") -> str:
+def media_type_of(value: Json, declared: str = "") -> str:
     """Return the media type of a manifest or index, from its field, its source or its shape."""
-    written = value.get("mediaType") or told
+    written = value.get("mediaType") or declared
     if isinstance(written, str) and written in (*INDEXES, *MANIFESTS):
         return written
     return INDEX if "manifests" in value else MANIFEST

@@ -143,7 +143,7 @@ def write(record: Record) -> None:
 
 
 def hold(digest: str, reference: str) -> HeldImage | None:
-    """Return a hold on a stored image; None if there is none."""
+    """Return a hold on a stored image; None if it is missing."""
     hexdigest = digest.removeprefix("sha256:")
     if not (root() / "images" / f"{hexdigest}.json").exists():
         return None
@@ -206,7 +206,7 @@ def _name_file(name: str) -> Path:
 
 @contextlib.contextmanager
 def adding(name: str) -> Iterator[None]:
-    """Hold the locks for adding the image of a name: nobody else does, and no part is removed."""
+    """Hold the locks for adding the image of a name: others wait, and no part is removed."""
     with locks.alone(str(_name_file(name).with_suffix(".lock"))), keeping():
         yield
 

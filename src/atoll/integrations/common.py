@@ -71,7 +71,7 @@ def as_json(value: Any) -> Any:
     if isinstance(value, Opaque):
         return value.repr
     if isinstance(value, dict):
-        return {key: as_json(one) for key, one in value.items()}
+        return {key: as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [as_json(item) for item in value]
     if isinstance(value, set | frozenset):

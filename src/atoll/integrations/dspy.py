@@ -281,7 +281,7 @@ def plain(name: str, value: Any) -> Any:
     if isinstance(value, BaseModel):
         return plain(name, _dump_pydantic(value))
     if isinstance(value, dict):
-        return {key: plain(name, one) for key, one in value.items()}
+        return {key: plain(name, item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         items = [plain(name, item) for item in value]
         return _sorted(items) if isinstance(value, set | frozenset) else items

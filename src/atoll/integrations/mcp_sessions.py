@@ -147,7 +147,7 @@ class Session:
         return [name.removesuffix(".txt") for name in self._outputs.paths()]
 
     def output(self, number: str) -> str:
-        """Return a whole stored output; ConfigError if there is none of that number."""
+        """Return a whole stored output; ConfigError if none has this number."""
         path = self._outputs.paths().get(f"{number}.txt")
         if path is None:
             raise ConfigError(
@@ -238,7 +238,7 @@ class Sessions:
         return [session for key, session in self._all.items() if key[0] == owner.name]
 
     async def close(self, owner: Owner, name: str) -> None:
-        """End a session; ConfigError if there is none of that name."""
+        """End a session; ConfigError if none has this name."""
         await self._close((owner.name, name))
 
     async def sweep(self) -> None:

@@ -172,7 +172,7 @@ def _handler(name: str, tool: Any) -> Callable[..., Any]:
         return _pack(tool(*_unpack(args), **_unpack(kwargs)))
 
     named, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    required = [one for one, facts in inputs.items() if not facts.get("nullable")]
+    required = [field for field, facts in inputs.items() if not facts.get("nullable")]
     optional = [parameter for parameter in inputs if parameter not in required]
     parameters = [
         inspect.Parameter(parameter, named, default=empty if parameter in required else None)

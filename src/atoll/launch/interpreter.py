@@ -113,7 +113,7 @@ class Interpreter:
 
 
 def resolve(python: str | None) -> Interpreter:
-    """Return the interpreter to use; BackendUnavailableError says what is wrong with it."""
+    """Return the interpreter to use; BackendUnavailableError says why it is refused."""
     if python is None:
         return _this_interpreter()
     path = locate(python)

@@ -63,7 +63,7 @@ class Launcher(ABC):
 
     @property
     def preloaded(self) -> str | None:
-        """The tier of libraries that the guest started with; None if there is none."""
+        """The tier of libraries that the guest started with; None without a tier."""
         return None
 
     def check_network(self, capabilities: Collection[Capability]) -> None:

@@ -59,7 +59,7 @@ class Package:
 
 def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -> list[Package]:
     """Return the packages of the wheels by their file names; PackageError for other files."""
-    found = []
+    result = []
     for path in wheels:
         match = WHEEL.match(path.name)
         if match is None:
@@ -67,9 +67,11 @@ def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -
         digest = written.digest(path.parent, path.name)
         made = digest in built_here
         name, version = canonical(match[1]), match[2]
-        one = Package(name=name, version=version, file=path.name, sha256=digest, from_source=made)
-        found.append(one)
-    return sorted(found, key=lambda one: one.name)
+        package = Package(
+            name=name, version=version, file=path.name, sha256=digest, from_source=made
+        )
+        result.append(package)
+    return sorted(result, key=lambda package: package.name)
 
 
 def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, ...]]:
@@ -94,8 +96,8 @@ def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, .
         name = canonical(match[1]) if match else ""
         hint = "" if most == MOST_BYTES else f"ATOLL_ENVIRONMENTS_MB allows {most:,} in all."
         raise PackageError(name, f"its wheel is refused: {report['error']}", hint)
-    found = report["packages"]
-    return {wheel: tuple(map(str, facts["modules"])) for wheel, facts in found.items()}
+    result = report["packages"]
+    return {wheel: tuple(map(str, facts["modules"])) for wheel, facts in result.items()}
 
 
 def close(folder: Path) -> int:

@@ -66,22 +66,22 @@ def wheels(
 
     `links` is a folder of wheels that were built here, or empty.
     """
-    found = _folder(scratch)
+    result = _folder(scratch)
     asked = [*target.flags, *([f"--find-links={links}"] if links else []), "--", *requirements]
-    _run(target, scratch, ["--dest", str(found), *asked], progress, [links] if links else [])
-    return sorted(found.glob("*.whl"))
+    _run(target, scratch, ["--dest", str(result), *asked], progress, [links] if links else [])
+    return sorted(result.glob("*.whl"))
 
 
 def by_hand(names: Sequence[str], target: Target, scratch: Path) -> list[Path]:
     """Download wheels that a user has named on the command line; a name may be that of a file."""
     if option := next((name for name in names if name.startswith("-")), None):
         raise ConfigError(f"{option!r} is not a package name")
-    found, files = _folder(scratch), [os.path.abspath(name) for name in names if _is_file(name)]
+    result, files = _folder(scratch), [os.path.abspath(name) for name in names if _is_file(name)]
     asked = [os.path.abspath(name) if _is_file(name) else name for name in names]
     with Progress(f"atoll: packages {', '.join(names)[:60]}") as progress:
-        arguments = ["--dest", str(found), *target.flags, "--", *asked]
+        arguments = ["--dest", str(result), *target.flags, "--", *asked]
         _run(target, scratch, arguments, progress, files)
-    return sorted(found.glob("*.whl"))
+    return sorted(result.glob("*.whl"))
 
 
 def _is_file(name: str) -> bool:
@@ -90,17 +90,17 @@ def _is_file(name: str) -> bool:
 
 def pinned(pins: Sequence[str], target: Target, scratch: Path, progress: Progress) -> list[Path]:
     """Download exactly these wheels: each pin is `name==version --hash=sha256:...`."""
-    found, lock = _folder(scratch), scratch / "lock.txt"
+    result, lock = _folder(scratch), scratch / "lock.txt"
     lock.write_text("\n".join(pins) + "\n", encoding="utf-8")
     options = ["--require-hashes", "--no-deps", "-r", str(lock)]
-    _run(target, scratch, ["--dest", str(found), *target.flags, *options], progress, [])
-    return sorted(found.glob("*.whl"))
+    _run(target, scratch, ["--dest", str(result), *target.flags, *options], progress, [])
+    return sorted(result.glob("*.whl"))
 
 
 def _folder(scratch: Path) -> Path:
-    found = scratch / "wheels"
-    found.mkdir(exist_ok=True)
-    return found
+    result = scratch / "wheels"
+    result.mkdir(exist_ok=True)
+    return result
 
 
 def _run(
@@ -204,7 +204,7 @@ def _no_version(said: str, package: str, target: Target, *, offline: bool) -> Pa
     needed = _NEEDED_BY.search(said)
     of = f" (needed by {canonical(needed[1])})" if needed and needed[1] != "versions" else ""
     versions = _VERSIONS.search(said)
-    known = [one.strip() for one in versions[1].split(",")] if versions else []
+    known = [version.strip() for version in versions[1].split(",")] if versions else []
     if known and known != ["none"]:
         newest = ", ".join(known[-5:])
         return PackageError(package, f"no such version{of}", f"The newest are {newest}.")
@@ -233,9 +233,9 @@ def _conflict(said: str) -> str:
 
 
 def _last_warning(said: str) -> str:
-    found = [line for line in said.splitlines() if any(sign in line for sign in _UNREACHABLE)]
-    cause = _CAUSE.search(found[-1])
-    return (cause[0] if cause else found[-1].removeprefix("WARNING: ")).strip()[:200]
+    result = [line for line in said.splitlines() if any(sign in line for sign in _UNREACHABLE)]
+    cause = _CAUSE.search(result[-1])
+    return (cause[0] if cause else result[-1].removeprefix("WARNING: ")).strip()[:200]
 
 
 def _tail(said: str) -> str:

@@ -35,16 +35,16 @@ FORMAT = 1
 def find(requirements: Sequence[str], target: Target) -> Hold | None:
     """Return a hold on the environment if it was built before; uses no network."""
     asked = (*requirements, target.key, *map(os.environ.get, _CACHE_VARIABLES))
-    if (known := _in_use.get(asked)) is not None and (found := known.again()) is not None:
-        return found
+    if (known := _in_use.get(asked)) is not None and (result := known.again()) is not None:
+        return result
     root, key = store.root(), _key(expand(requirements), target.key)
     record = _record(root, key)
-    found = store.hold(str(record["environment"]), root) if record else None
-    if found is not None and not any(map(environment_name, requirements)):
+    result = store.hold(str(record["environment"]), root) if record else None
+    if result is not None and not any(map(environment_name, requirements)):
         if len(_in_use) >= _MOST_IN_USE:
             _in_use.clear()
-        _in_use[asked] = Found(str(root / "requests" / f"{key}.json"), found)
-    return found
+        _in_use[asked] = Found(str(root / "requests" / f"{key}.json"), result)
+    return result
 
 
 class Found:
@@ -55,7 +55,7 @@ class Found:
         self._environment, self._lock = hold.environment, hold.lock
 
     def again(self) -> Hold | None:
-        """Return another hold; None if there is none left, or it was resolved again."""
+        """Return another hold; None if it was removed or resolved again."""
         try:
             if version_of(self._record) != self._version or not self._lock.add():
                 return None
@@ -77,35 +77,35 @@ def ensure(
     `refresh` resolves them again. PackageError says which package is not available, and why.
     """
     asked = expand(requirements)
-    if not refresh and (found := find(asked, target)) is not None:
-        return found
+    if not refresh and (result := find(asked, target)) is not None:
+        return result
     key = _key(asked, target.key)
     with Progress(f"atoll: packages {', '.join(asked)[:60]}") as progress, store.disk_errors():
         progress.say("waiting for another process that builds them")
         with store.building_alone(key):
-            if not refresh and (found := find(asked, target)) is not None:
-                return found
+            if not refresh and (result := find(asked, target)) is not None:
+                return result
             record = None if refresh else _record(store.root(), key)
             identity = _build(asked, target, record, progress, allow_source=allow_source)
-            found = store.hold(identity)
-    if found is None:
+            result = store.hold(identity)
+    if result is None:
         raise PackageError("", "the environment was removed while it was built", "Try again.")
     store.evict(environments_limit(), spare=identity)
-    return found
+    return result
 
 
 def expand(requirements: Sequence[str]) -> tuple[str, ...]:
     """Return requirements normalised, with `@NAME` replaced by that environment's."""
-    found: list[str] = []
+    result: list[str] = []
     asked = normalise(requirements)
-    for one in asked:
-        name = environment_name(one)
-        found += [one] if name is None else named(name)
-    return asked if tuple(found) == asked else normalise(found)
+    for requirement in asked:
+        name = environment_name(requirement)
+        result += [requirement] if name is None else named(name)
+    return asked if tuple(result) == asked else normalise(result)
 
 
 def named(name: str) -> tuple[str, ...]:
-    """Return the requirements of a named environment; ConfigError if there is none."""
+    """Return the requirements of a named environment; ConfigError if it is missing."""
     facts = read_json(store.root() / "names" / f"{check_environment_name(name)}.json")
     if facts is None:
         known = ", ".join(sorted(names())) or "none"
@@ -118,8 +118,8 @@ def named(name: str) -> tuple[str, ...]:
 
 def names() -> dict[str, tuple[str, ...]]:
     """Return the requirements of all named environments."""
-    found = {path.stem: read_json(path) for path in (store.root() / "names").glob("*.json")}
-    return {name: tuple(facts["requirements"]) for name, facts in found.items() if facts}
+    result = {path.stem: read_json(path) for path in (store.root() / "names").glob("*.json")}
+    return {name: tuple(facts["requirements"]) for name, facts in result.items() if facts}
 
 
 def set_name(name: str, requirements: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ def _build(
         "requirements": list(asked),
         "target": target.key,
         "environment": identity,
-        "packages": [one.facts() for one in packages],
+        "packages": [package.facts() for package in packages],
     }
     write_json(store.root() / "requests" / f"{_key(asked, target.key)}.json", facts)
     return identity
@@ -180,10 +180,10 @@ def _fetch(
 ) -> list[Package]:
     """Download the wheels into `scratch`; the same versions if they were resolved before."""
     progress.say("resolving")
-    before = [Package.of(one) for one in record["packages"]] if record else []
-    if before and not any(one.from_source for one in before):
-        found = download.pinned([one.pin for one in before], target, scratch, progress)
-        return build.describe(found)
+    before = [Package.of(package) for package in record["packages"]] if record else []
+    if before and not any(package.from_source for package in before):
+        result = download.pinned([package.pin for package in before], target, scratch, progress)
+        return build.describe(result)
     if not allow_source:
         return build.describe(download.wheels(asked, target, scratch, progress, links=""))
     return source.wheels(asked, target, scratch, progress)
@@ -203,7 +203,9 @@ def _make(
             target.finish(fresh / "site")
     else:
         (scratch / "wheels").rename(fresh / "wheels")
-    facts = [{**one.facts(), "modules": list(modules.get(one.file, ()))} for one in packages]
+    facts = [
+        {**package.facts(), "modules": list(modules.get(package.file, ()))} for package in packages
+    ]
     size = build.close(fresh)
     if size > (most := environments_limit()):  # or all others would be evicted for it
         reason = f"together they take {size:,} bytes, more than all environments may ({most:,})"
@@ -224,7 +226,7 @@ def _make(
 
 
 def _identity(packages: list[Package], target: Target) -> str:
-    files = [[one.file, one.sha256] for one in packages]
+    files = [[package.file, package.sha256] for package in packages]
     return _digest([FORMAT, target.key, target.unpacked, files])
 
 

@@ -41,11 +41,11 @@ _PATHS = names_in("""
 def environment() -> dict[str, str]:
     """Return the environment variables for pip."""
     given = certificates.download_environment()
-    kept = {name: one for name, one in given.items() if name in _PIP or name.upper() in _ALSO}
+    kept = {name: value for name, value in given.items() if name in _PIP or name.upper() in _ALSO}
     for name, others in _FROM_UV.items():
         found = next((given[other] for other in others if given.get(other)), None)
         if found and not kept.get(name):
-            kept[name] = " ".join(_without_name(one) for one in re.split(r"[\s,]+", found) if one)
+            kept[name] = " ".join(_without_name(url) for url in re.split(r"[\s,]+", found) if url)
     if any(given.get(name, "").lower() in _TRUE for name in ("UV_OFFLINE", "UV_NO_INDEX")):
         kept["PIP_NO_INDEX"] = "1"
     kept.setdefault("PIP_RETRIES", "2")

@@ -75,7 +75,7 @@ def run(
     binds += python_binds(python)
     spec = JailSpec(
         jailed=jailed,
-        argv=(python.path, "-I", "-B", "-X", "utf8", *(inside.get(one, one) for one in arguments)),
+        argv=(python.path, "-I", "-B", "-X", "utf8", *(inside.get(arg, arg) for arg in arguments)),
         env=environment(python),
         binds=tuple(binds),
         workspace=str(folder),

@@ -32,9 +32,9 @@ def _project_file(archive: str) -> str:
                 return file.read(MOST_BYTES).decode()
     with tarfile.open(archive) as source:
         for member in source:
-            found = source.extractfile(member) if _is_project_file(member.name) else None
-            if found is not None:
-                return found.read(MOST_BYTES).decode()
+            result = source.extractfile(member) if _is_project_file(member.name) else None
+            if result is not None:
+                return result.read(MOST_BYTES).decode()
     return ""
 
 

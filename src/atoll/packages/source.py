@@ -43,13 +43,13 @@ def wheels(
     while True:
         try:
             links = str(built) if made else ""
-            found = download.wheels(asked, target, scratch, progress, links=links)
+            result = download.wheels(asked, target, scratch, progress, links=links)
         except PackageError as exc:
             if not exc.no_wheel_of or exc.package in made or len(made) == MOST_SOURCES:
                 raise
             made[exc.package] = _build(exc.no_wheel_of, exc.package, target, scratch, progress)
         else:
-            return build.describe(found, frozenset(made.values()))
+            return build.describe(result, frozenset(made.values()))
 
 
 def _build(
@@ -80,16 +80,16 @@ def _fetch(requirement: str, package: str, target: Target, work: Path, progress:
         raise PackageError(package, reason, "Use the backend native or daemon.")
     command = [*find_pip(target.interpreter)[:2], str(fetch_source.__file__), str(work)]
     said = download.confined([*command, package, requirement], target, work, progress)
-    found = [one for one in os.listdir(work) if one.endswith((".tar.gz", ".zip", ".tgz"))]
-    if len(found) != 1 or said.code != 0:
+    result = [name for name in os.listdir(work) if name.endswith((".tar.gz", ".zip", ".tgz"))]
+    if len(result) != 1 or said.code != 0:
         if "no source" in said.text:
             reason = f"the index has neither a wheel for {target.label} nor a source"
             raise PackageError(package, reason, "Check the spelling and the version.")
         raise download.explain(said.text, target, offline=said.offline)
     archives = work.with_name(f"archive-{package}")  # where the downloader cannot write
     archives.mkdir()
-    written.copy(work, found[0], archives / found[0], fetch_source.MOST_BYTES)
-    return archives / found[0]
+    written.copy(work, result[0], archives / result[0], fetch_source.MOST_BYTES)
+    return archives / result[0]
 
 
 def _needed(archive: Path, package: str, folder: Path) -> tuple[str, ...]:
@@ -105,7 +105,9 @@ def _needed(archive: Path, package: str, folder: Path) -> tuple[str, ...]:
     try:
         facts: Json = json.loads(said.stdout)
         needed = {*facts.get("requires", ())}
-        old = "requires" not in facts or any(one.startswith("setuptools") for one in needed)
+        old = "requires" not in facts or any(
+            requirement.startswith("setuptools") for requirement in needed
+        )
         return normalise(needed | OLD_STYLE if old else needed)
     except (ValueError, KeyError, TypeError, ConfigError) as exc:
         reason = f"its source does not say in plain words what its build needs: {exc}"
@@ -133,12 +135,12 @@ def _run_build(archive: Path, package: str, needs: Path, target: Target, out: Pa
         folder=out,
         seconds=build.BUILD_SECONDS,
     )
-    found = [name for name in os.listdir(out) if build.WHEEL.match(name)]
-    if len(found) != 1:
+    match = [name for name in os.listdir(out) if build.WHEEL.match(name)]
+    if len(match) != 1:
         raise PackageError(package, f"its source does not build: {_why(said)}")
-    if canonical(found[0].partition("-")[0]) != package:
-        raise PackageError(package, f"its source builds {found[0]!r:.100} instead")
-    return found[0]
+    if canonical(match[0].partition("-")[0]) != package:
+        raise PackageError(package, f"its source builds {match[0]!r:.100} instead")
+    return match[0]
 
 
 def _why(said: jailed.CompletedRun) -> str:

@@ -74,11 +74,14 @@ class Environment:
 
     def modules(self) -> tuple[str, ...]:
         """Return the modules of the packages that were requested by name."""
-        asked = {re.split(r"[^a-z0-9-]", one)[0] for one in self.requirements}
-        found = [
-            one for package in self.packages if package.name in asked for one in package.modules
+        asked = {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in self.requirements}
+        result = [
+            module
+            for package in self.packages
+            if package.name in asked
+            for module in package.modules
         ]
-        return tuple(name for name in found if not name.startswith("_"))
+        return tuple(name for name in result if not name.startswith("_"))
 
 
 class Hold:
@@ -111,7 +114,7 @@ def root() -> Path:
 
 
 def hold(identity: str, within: Path | None = None) -> Hold | None:
-    """Return a hold on the environment of this hash; None if there is none."""
+    """Return a hold on the environment of this hash; None if it is missing."""
     if not _HASH.match(identity):
         return None
     folder = (within or root()) / identity
@@ -120,12 +123,12 @@ def hold(identity: str, within: Path | None = None) -> Hold | None:
     lock = locks.share(f"{folder}.lock")
     if lock is None:
         return None
-    found = _read(folder)
-    if found is None:
+    result = _read(folder)
+    if result is None:
         lock.drop()
         return None
     os.utime(lock.fd)
-    return Hold(found, lock)
+    return Hold(result, lock)
 
 
 def read(identity: str) -> Environment | None:
@@ -162,8 +165,8 @@ def keep(scratch: Path, facts: Json) -> None:
 def everything() -> list[Environment]:
     """Return all environments, last used first."""
     names = [name for name in os.listdir(root()) if _HASH.match(name)]
-    found = [one for name in names if (one := read(name)) is not None]
-    return sorted(found, key=lambda one: one.used, reverse=True)
+    result = [environment for name in names if (environment := read(name)) is not None]
+    return sorted(result, key=lambda environment: environment.used, reverse=True)
 
 
 def remove(identity: str) -> bool:
@@ -183,13 +186,13 @@ def remove(identity: str) -> bool:
 def evict(limit: int, spare: str) -> list[str]:
     """Remove the least recently used environments over `limit` bytes, except those in use."""
     kept, gone = everything(), []
-    total = sum(one.size for one in kept)
-    for one in reversed(kept):
+    total = sum(environment.size for environment in kept)
+    for environment in reversed(kept):
         if total <= limit:
             break
-        if one.hash != spare and remove(one.hash):
-            total -= one.size
-            gone.append(one.hash)
+        if environment.hash != spare and remove(environment.hash):
+            total -= environment.size
+            gone.append(environment.hash)
     return gone
 
 

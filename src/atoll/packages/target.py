@@ -62,7 +62,7 @@ def for_interpreter(interpreter: Interpreter) -> Target:
 
 
 def find_pip(interpreter: Interpreter) -> tuple[str, ...]:
-    """Return the command of a pip that this interpreter runs; PackageError if there is none.
+    """Return the command of a pip that this interpreter runs; PackageError if it is missing.
 
     Its markers and tags are then those of the guest. If pip is not installed, the wheel of
     `ensurepip` is used; if that is missing too, uv downloads one.

@@ -97,11 +97,11 @@ def measure(path: str, room: Room) -> None:
 def unpack(path: str) -> dict[str, Any]:
     """Write the files of one wheel; return its top-level modules."""
     with zipfile.ZipFile(path) as archive:
-        files = [one for one in archive.infolist() if not one.filename.endswith("/")]
-        for one in files:
-            target = place_of(one)
+        files = [member for member in archive.infolist() if not member.filename.endswith("/")]
+        for member in files:
+            target = place_of(member)
             if target is not None:
-                _write(archive, one, target)
+                _write(archive, member, target)
         names = [target for target in map(place_of, files) if target is not None]
         _write_launchers(archive, files)
     return {"modules": modules(names)}
@@ -126,14 +126,14 @@ def place_of(info: zipfile.ZipInfo) -> str | None:
 
 def modules(names: list[str]) -> list[str]:
     """Return the importable modules and packages among the names of files."""
-    found = set()
+    result = set()
     for name in names:
         first, slash, _ = name.partition("/")
         module = first if slash else first.partition(".")[0]
         is_code = name.endswith((".py", ".so"))
         if is_code and module.isidentifier() and (slash or first.endswith((".py", ".so"))):
-            found.add(module)
-    return sorted(found - {"bin"})
+            result.add(module)
+    return sorted(result - {"bin"})
 
 
 def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str) -> None:

@@ -47,12 +47,12 @@ def digest(folder: Path, name: str) -> str:
 
 def copy(folder: Path, name: str, target: Path, most: int) -> str:
     """Copy a file of the folder to a new one and return its sha256; PackageError if too large."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     with open_file(folder, name) as source, target.open("xb") as made:
         while piece := source.read(CHUNK):
             most -= len(piece)
             if most < 0:
                 raise PackageError("", f"{name[:200]!r} is too large")
-            found.update(piece)
+            result.update(piece)
             made.write(piece)
-    return found.hexdigest()
+    return result.hexdigest()

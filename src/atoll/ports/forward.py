@@ -33,7 +33,7 @@ class Forwards:
         self._open: dict[int, Forward] = {}
 
     def url(self, port: int, connect: Connect) -> str:
-        """Return the URL of the listener for a port; open it if there is none."""
+        """Return the URL of the listener for a port; open it if it is closed."""
         if port not in self._open:
             self._open[port] = Forward(port, connect)
         return self._open[port].url

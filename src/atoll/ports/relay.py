@@ -24,8 +24,8 @@ async def relay(
     The end of one way is passed on, and the other goes on: a client may send all of a request,
     close its half, and read the answer. `count` is called with each number of bytes.
     """
-    for one in (client, server):
-        one.setblocking(False)
+    for end in (client, server):
+        end.setblocking(False)
     ways = [
         asyncio.ensure_future(_carry(client, server, count)),
         asyncio.ensure_future(_carry(server, client, count)),

@@ -62,7 +62,7 @@ class PathRule:
     def of(
         cls, text: str | Path, access: Access, reason: str, base: Path | None = None
     ) -> PathRule:
-        """Return the rule for a path as somebody wrote it: relative to `base`, or with a `~`."""
+        """Return the rule for a path as written: relative to `base`, or with a `~`."""
         if "\0" in str(text) or not str(text):
             raise ConfigError(f"{reason}: not a path: {str(text)!r:.200}")
         path = (base or Path.cwd()) / Path(text).expanduser()

@@ -76,7 +76,7 @@ def apply_file(rules: ProgramRules, path: Path) -> ProgramRules:
 
 
 def apply_toml(rules: ProgramRules, path: Path) -> ProgramRules:
-    """Return the rules with those of a TOML file; ConfigError names what is wrong in it."""
+    """Return the rules with those of a TOML file; ConfigError names the faulty line."""
     given = _table(path)
     env, memory = given.get("env", {}), given.get("memory_bytes", rules.memory)
     if not _is_table_of_text(env):

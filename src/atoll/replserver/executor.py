@@ -170,7 +170,7 @@ class REPLExecutor:
             raise
 
     async def _ask(self, request: REPLRequest, patience: float) -> REPLResponse:
-        """Send a request once. If there is no answer, close; the next call connects again."""
+        """Send a request once. If there is not an answer, close; the next call connects again."""
         connection = await self._ensure()
         try:
             async with asyncio.timeout(patience):

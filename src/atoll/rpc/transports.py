@@ -227,8 +227,8 @@ class ByteStream:
                 if len(self._head) == _HEAD.size:
                     self._begin_blob()
             else:
-                found = data.find(0, at)
-                used = (end if found < 0 else found) - at
+                nul = data.find(0, at)
+                used = (end if nul < 0 else nul) - at
                 lines.append(data[at : at + used])
                 self._within_line = data[at + used - 1] != ord("\n")
             at += used

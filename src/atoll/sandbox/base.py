@@ -164,7 +164,7 @@ class BaseSandbox(SandboxHints, ABC):
         self._destroyed = False
 
     async def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
-        """Return the value of a guest variable, or `default` if there is no such variable.
+        """Return the value of a guest variable, or `default` if the variable does not exist.
 
         VariableError if the value is too large or of a type that cannot be sent; the message says
         what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
@@ -218,7 +218,7 @@ class BaseSandbox(SandboxHints, ABC):
         await self._change_tools(lambda present: {**present, **added})
 
     async def remove_tool(self, name: str) -> None:
-        """Take a tool from guest code; ConfigError if there is none of that name."""
+        """Take a tool from guest code; ConfigError if none has this name."""
 
         def without(present: Mapping[str, Handler]) -> dict[str, Handler]:
             if name not in present:
@@ -407,14 +407,14 @@ class BaseSandbox(SandboxHints, ABC):
             reading = guard.read(code, name)
         else:
             reading = await asyncio.to_thread(guard.read, code, name)
-        found = reading.violations
+        violations = reading.violations
         if not reading.parsed and await self.validate_code(code):
-            found = (guard.unread(),)  # nothing that was not checked may run
-        if not found:
+            violations = (guard.unread(),)  # nothing that was not checked may run
+        if not violations:
             return reading.code, None
         result = SandboxResult(
             kind=Outcome.REFUSED,
-            error=guard.describe(found),
+            error=guard.describe(violations),
             error_type=guard.ERROR_TYPE,
             exit_code=1,
             isolation=self.isolation,

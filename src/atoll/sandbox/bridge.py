@@ -80,7 +80,7 @@ class HostBridge:
 
     def exchange_tools(self, old: Mapping[str, Handler], new: Mapping[str, Handler]) -> None:
         """Offer `new` instead of `old`; tools that a backend added by itself stay."""
-        added = {name: one for name, one in self._tools.items() if name not in old}
+        added = {name: tool for name, tool in self._tools.items() if name not in old}
         self._tools = {**added, **new}
 
     async def handle(self, method: str, params: Mapping[str, Any]) -> Any:

@@ -50,7 +50,7 @@ SHAPE_ERRORS = (
 
 
 class ResultFields(TypedDict, total=False):
-    """What is known of a result so far."""
+    """The fields of a result so far."""
 
     kind: Required[Outcome]
     exit_code: Required[int | None]

@@ -1,4 +1,4 @@
-"""One living guest, as the host sees it: runs under a deadline, keeps what is printed.
+"""One living guest, as the host sees it: runs under a deadline, keeps the output.
 
     execute ──request──▶ channel ──▶ guest
        │                              │ stdout, stderr: pipes that the host reads itself
@@ -134,7 +134,7 @@ class GuestSession:
         return result_fields.response(fields, timeout_ms, apart=apart)
 
     async def ask_variable(self, request: VariableRequest, timeout_ms: float) -> GuestAnswer:
-        """Ask about a variable and return the guest's answer; VariableError says why there is none.
+        """Ask about a variable and return the guest's answer; VariableError says why it is missing.
 
         The answer is the guest's word: `variables` checks what it holds.
         """
@@ -388,7 +388,7 @@ class GuestSession:
         return len(data)
 
     def _drain(self) -> None:
-        """Take what is in the pipes: the guest flushed them before it answered."""
+        """Read the pipes until they are empty: the guest flushed them before it answered."""
         for index in range(len(self._fds)):
             left = DRAIN_LIMIT
             while left > 0 and (size := self._on_output(index)):

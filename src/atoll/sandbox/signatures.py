@@ -37,18 +37,20 @@ def describe(name: str, tool: Handler) -> Json:
     known = getattr(tool, "__dict__", {}).get(DESCRIPTION)
     if isinstance(known, dict):
         return {**known, "name": name}
-    found: Json = {"name": name}
+    result: Json = {"name": name}
     if doc := _doc(tool):
-        found["doc"] = doc[:MAX_DOC]
+        result["doc"] = doc[:MAX_DOC]
     try:
         signature = inspect.signature(tool)
     except Exception:  # noqa: BLE001 - built-ins have none, and an object may have any __signature__
-        return found
+        return result
     if len(signature.parameters) <= MAX_PARAMETERS:
-        found["parameters"] = [_parameter(parameter) for parameter in signature.parameters.values()]
+        result["parameters"] = [
+            _parameter(parameter) for parameter in signature.parameters.values()
+        ]
     if signature.return_annotation is not signature.empty:
-        found["returns"] = _annotation(signature.return_annotation)
-    return found
+        result["returns"] = _annotation(signature.return_annotation)
+    return result
 
 
 def _doc(tool: Any) -> str | None:
@@ -61,17 +63,17 @@ def _doc(tool: Any) -> str | None:
 
 
 def _parameter(given: inspect.Parameter) -> Json:
-    found: Json = {"name": given.name, "kind": int(given.kind)}
+    result: Json = {"name": given.name, "kind": int(given.kind)}
     if given.annotation is not given.empty:
-        found["annotation"] = _annotation(given.annotation)
+        result["annotation"] = _annotation(given.annotation)
     if given.default is not given.empty:
         try:
-            found["default"] = values.encode(
+            result["default"] = values.encode(
                 given.default, DEFAULT_ITEMS, DEFAULT_BYTES, strict=True
             )
         except (ValueError, TypeError, RecursionError):
-            found["host_default"] = True
-    return found
+            result["host_default"] = True
+    return result
 
 
 def _annotation(annotation: Any) -> str:

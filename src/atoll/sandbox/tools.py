@@ -77,13 +77,13 @@ class Tool:
         if self.untrusted not in TREATMENTS:
             known = ", ".join(TREATMENTS)
             raise ConfigError(f"untrusted={self.untrusted!r} of {self.name}: use one of {known}")
-        found = describe(self.name, self.function)
+        description = describe(self.name, self.function)
         if self.description:
-            found["doc"] = self.description
+            description["doc"] = self.description
         if self.parameters is not None:
-            found["parameters"] = [dict(parameter) for parameter in self.parameters]
-        object.__setattr__(self, "description", found.get("doc", ""))
-        object.__setattr__(self, DESCRIPTION, found)
+            description["parameters"] = [dict(parameter) for parameter in self.parameters]
+        object.__setattr__(self, "description", description.get("doc", ""))
+        object.__setattr__(self, DESCRIPTION, description)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
@@ -173,14 +173,14 @@ def by_name(given: Mapping[str, Function] | Iterable[Any]) -> dict[str, Tool]:
     elif not isinstance(given, Iterable):
         raise ConfigError(f"tools must be a list of functions, not {given!r:.60}")
     else:
-        pairs = [(name, one) for some in given for name, one in _named_tools(some)]
-    found: dict[str, Tool] = {}
-    for name, one in pairs:
-        if name in found:
+        pairs = [(name, tool) for some in given for name, tool in _named_tools(some)]
+    result: dict[str, Tool] = {}
+    for name, tool in pairs:
+        if name in result:
             raise ConfigError(f"there are two tools {name!r}: give one another name")
-        same = isinstance(one, Tool) and one.name == name
-        found[name] = one if same else _named(name, one)
-    return found
+        same = isinstance(tool, Tool) and tool.name == name
+        result[name] = tool if same else _named(name, tool)
+    return result
 
 
 def _named_tools(given: Any) -> list[tuple[str, Any]]:

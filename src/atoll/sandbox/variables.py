@@ -67,10 +67,10 @@ def encode(name: str, value: Any) -> Any:
 
 def is_found(name: str, answer: Mapping[str, Any]) -> bool:
     """Return whether the guest has the variable; VariableError if it does not say."""
-    found = answer.get("found")
-    if type(found) is not bool:
+    result = answer.get("found")
+    if type(result) is not bool:
         raise VariableError(name, "the guest's answer does not say whether there is one")
-    return found
+    return result
 
 
 def decode(name: str, answer: Mapping[str, Any]) -> Any:
@@ -102,10 +102,10 @@ def read_listing(answer: Mapping[str, Any]) -> Variables:
     """Return the listing that a guest sent, checked; VariableError if it has another shape."""
     try:
         rows = answer["variables"][:MAX_VARIABLES]
-        found = [_variable(*row) for row in rows]
+        result = [_variable(*row) for row in rows]
     except SHAPE_ERRORS as exc:
         raise VariableError("*", f"the guest sent no listing: {str(exc)[:200]}") from None
-    return Variables(found, truncated=answer.get("truncated") is True)
+    return Variables(result, truncated=answer.get("truncated") is True)
 
 
 def _variable(name: Any, type_name: Any, size: Any, shape: Any) -> Variable:

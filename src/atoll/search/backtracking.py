@@ -83,7 +83,7 @@ class ChildExpression:
     def _search(self, buffer: Any, at: int, end: int) -> list[Span]:
         with memoryview(buffer) as view:
             answer = self._ask(bytes(view[at:end]))
-        numbers = [one for (one,) in _NUMBER.iter_unpack(answer)]
+        numbers = [number for (number,) in _NUMBER.iter_unpack(answer)]
         spans = [
             (at + start, at + stop)
             for start, stop in zip(numbers[::2], numbers[1::2], strict=True)

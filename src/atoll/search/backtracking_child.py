@@ -37,9 +37,9 @@ def main(most: int) -> None:
 
 def find_all(expression: re.Pattern[str], text: str, most: int) -> list[int]:
     """Return the spans of at most `most` matches."""
-    found: list[int] = []
+    result: list[int] = []
     at = 0
-    while at <= len(text) and len(found) < 2 * most:
+    while at <= len(text) and len(result) < 2 * most:
         match = expression.search(text, at)
         if match is None:
             break
@@ -49,21 +49,21 @@ def find_all(expression: re.Pattern[str], text: str, most: int) -> list[int]:
         if match is None:
             at = line_end + 1
             continue
-        found += match.span()
+        result += match.span()
         at = max(match.end(), match.start() + 1)
-    return found
+    return result
 
 
 def in_bytes(text: str, encoding: str, places: list[int]) -> list[int]:
     """Return offsets in characters, given in order, as offsets in bytes."""
     if encoding == "latin-1" or text.isascii():
         return places
-    found, at, used = [], 0, 0
+    result, at, used = [], 0, 0
     for place in places:
         used += len(text[at:place].encode(encoding, "surrogateescape"))
         at = place
-        found.append(used)
-    return found
+        result.append(used)
+    return result
 
 
 def receive() -> bytes:

@@ -93,7 +93,7 @@ class SearchBuffer:
             self._count = _counter(self.buffer)
 
     def add(self, path: str, fd: int) -> None:
-        """Read a file into the buffer; scan the buffer first if there is no room for it."""
+        """Read a file into the buffer; scan the buffer first if it does not fit."""
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or not 0 < info.st_size <= texts.MAX_FILE_BYTES:
             return
@@ -325,10 +325,10 @@ def _counter(buffer: bytearray) -> Callable[[int, int], int]:
         return lambda start, end: sum(
             _line_ends(bytes(view[at : min(at + PIECE, end)])) for at in range(start, end, PIECE)
         )
-    array, found = numpy.frombuffer(buffer, "u1"), numpy.empty(len(buffer), "?")
+    array, result = numpy.frombuffer(buffer, "u1"), numpy.empty(len(buffer), "?")
     equal, count, line_end = numpy.equal, numpy.count_nonzero, numpy.uint8(_LINE_END)
     return lambda start, end: int(
-        count(equal(array[start:end], line_end, out=found[: end - start]))
+        count(equal(array[start:end], line_end, out=result[: end - start]))
     )
 
 

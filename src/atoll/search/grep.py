@@ -304,15 +304,15 @@ class Scan:
             pieces = ThreadPool(
                 self._search, self._in_time(parts), lambda piece: len(piece.spans), self._room
             ).run()
-        found: list[Span] = []
+        result: list[Span] = []
         resume, ended = 0, parts[0][0] if parts else 0
         for piece in pieces:
-            found += [span for span in piece.spans if span[0] >= resume]
-            resume = self._resume(found[-1][1], self._memory.size) if found else 0
+            result += [span for span in piece.spans if span[0] >= resume]
+            resume = self._resume(result[-1][1], self._memory.size) if result else 0
             ended = piece.end
             if not piece.whole:
                 break
-        return found[: self._room], ended if self._cut_short else None
+        return result[: self._room], ended if self._cut_short else None
 
     def count(self, parts: list[Span]) -> tuple[int, bool]:
         """Return how many lines match, and whether all parts were searched in time."""

@@ -146,7 +146,7 @@ def compile_expression(
 ) -> Any:
     """Compile a pattern with RE2, or with `re` in a child process where RE2 is missing.
 
-    ConfigError says what is wrong with the pattern.
+    ConfigError says why the pattern is refused.
     """
     try:
         import re2  # noqa: PLC0415 - an extra
@@ -286,7 +286,7 @@ def utf8_bytes(text: str) -> bytes:
 
 
 class Pattern:
-    """A checked and compiled pattern; ConfigError says what is wrong with it."""
+    """A checked and compiled pattern; ConfigError says why it is refused."""
 
     def __init__(
         self,

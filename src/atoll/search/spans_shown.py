@@ -230,5 +230,5 @@ class _Observation:
 
 def _hit(line: str) -> str:
     """Return the text of a printed hit; "" if the line is not a hit."""
-    found = _PLACE.search(line)
-    return line[found.end() :].strip() if found and " " not in line[: found.start()] else ""
+    match = _PLACE.search(line)
+    return line[match.end() :].strip() if match and " " not in line[: match.start()] else ""

@@ -21,7 +21,7 @@ def now() -> float:
 
 
 def time_left(limit_ms: float, begun: float) -> float:
-    """Return what is left of a time limit that counts from acceptance; BusyError if nothing is."""
+    """Return the rest of a time limit that counts from acceptance; BusyError if nothing is."""
     waited = (time.monotonic() - begun) * 1000
     if waited >= limit_ms:
         raise BusyError("the time limit passed before it was its turn: nothing ran")

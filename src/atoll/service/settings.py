@@ -147,13 +147,15 @@ class ServiceSettings:
 
     @classmethod
     def from_environment(cls, **given: Any) -> ServiceSettings:
-        """Return the settings of ATOLL_SERVE_*, with what is given on top."""
+        """Return the settings of ATOLL_SERVE_*, overridden by the given values."""
         known: dict[str, Any] = {"folder": default_folder()}
         for field in fields(cls):
             text = os.environ.get(variable(field.name), "").strip()
             if text and field.name != "folder":
                 known[field.name] = _parse(field.name, str(field.type), text)
-        return cls(**{**known, **{name: one for name, one in given.items() if one is not None}})
+        return cls(
+            **{**known, **{name: value for name, value in given.items() if value is not None}}
+        )
 
 
 def _check_ports(**ports: int) -> None:

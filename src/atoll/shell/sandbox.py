@@ -119,7 +119,7 @@ class SandboxBackendProtocol(Protocol):
         ...
 
     async def ls(self, path: StrPath = ".") -> list[FileInfo]:
-        """List a folder; an empty list if there is no such folder."""
+        """List a folder; an empty list if the folder does not exist."""
         ...
 
     async def read(self, path: StrPath, offset: int = 0, limit: int = LINES) -> str:
@@ -127,7 +127,7 @@ class SandboxBackendProtocol(Protocol):
         ...
 
     async def read_raw(self, path: StrPath) -> FileData:
-        """Return the lines and times of a text file; FileNotFoundError if there is none."""
+        """Return the lines and times of a text file; FileNotFoundError if it does not exist."""
         ...
 
     async def write(self, path: StrPath, content: str) -> WriteResult:

@@ -54,11 +54,11 @@ class StateStore(Protocol):
         ...
 
     def get(self, session_id: str) -> bytes | None:
-        """Return the state; None if there is none, or it has expired."""
+        """Return the state; None if it is missing, or it has expired."""
         ...
 
     def delete(self, session_id: str) -> None:
-        """Delete a state; a missing one is no error."""
+        """Delete a state; a missing one is not an error."""
         ...
 
     def sweep(self) -> int:
@@ -93,7 +93,7 @@ class SqliteStateStore:
             db.execute("SELECT COUNT(*) FROM states").fetchone()
 
     def put(self, session_id: str, blob: bytes) -> None:
-        """Store a state; if there is no room, delete the oldest others or raise StateError."""
+        """Store a state; if it does not fit, delete the oldest others or raise StateError."""
         if len(blob) > self._max_bytes:
             text = f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}"
             raise StateTooLargeError(text, limit=self._max_bytes, size=len(blob))
@@ -107,14 +107,14 @@ class SqliteStateStore:
                 raise StateError(f"the store is full: it holds {self._max_bytes:,} bytes")
 
     def get(self, session_id: str) -> bytes | None:
-        """Return the state; None if there is none, or it has expired."""
+        """Return the state; None if it is missing, or it has expired."""
         query = "SELECT blob FROM states WHERE session = ? AND saved > ?"
         with self._transaction() as db:
             row = db.execute(query, (session_id, self._now() - self._ttl)).fetchone()
         return row[0] if row else None
 
     def delete(self, session_id: str) -> None:
-        """Delete a state; a missing one is no error."""
+        """Delete a state; a missing one is not an error."""
         with self._transaction() as db:
             db.execute("DELETE FROM states WHERE session = ?", (session_id,))
 

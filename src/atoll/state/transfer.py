@@ -119,7 +119,7 @@ class Inflow(_Pipe):
         return _whole(self._data, size, self._cap)
 
     def _on_readable(self) -> bool:
-        """Read what is available; return whether there may be more."""
+        """Read the available bytes; return whether there may be more."""
         if self._fd < 0:
             return False
         try:

@@ -74,8 +74,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def items(rows: Iterable[str]) -> str:
     """Return texts as a list; "" without any."""
-    found = "".join(f"<li>{escape(row)}</li>" for row in rows)
-    return f"<ul>{found}</ul>" if found else ""
+    result = "".join(f"<li>{escape(row)}</li>" for row in rows)
+    return f"<ul>{result}</ul>" if result else ""
 
 
 def _image(media_type: str, data: bytes) -> str:

@@ -212,8 +212,8 @@ class Redactor:
         if not there:
             return text
 
-        def mark(found: re.Match[str]) -> str:
-            return _mark(self._known[found[0]], counts)
+        def mark(match: re.Match[str]) -> str:
+            return _mark(self._known[match[0]], counts)
 
         return re.sub("|".join(map(re.escape, there)), mark, text)
 
@@ -232,7 +232,7 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_hard_to_guess(value: str) -> bool:
-    """Return whether a value has enough characters and entropy that a match is no coincidence.
+    """Return whether a value has enough characters and entropy that a match is not a coincidence.
 
     A value of letters alone needs more characters: it may be a word of a dictionary.
     """
@@ -249,24 +249,24 @@ def _sub(expression: re.Pattern[str], mark: Callable[[re.Match[str]], str], text
     """
     parts: list[str] = []
     at = 0
-    while (found := _next(expression, text, at)) is not None:
-        parts += text[at : found.start()], mark(found)
-        at = found.end()
+    while (match := _next(expression, text, at)) is not None:
+        parts += text[at : match.start()], mark(match)
+        at = match.end()
     return "".join((*parts, text[at:]))
 
 
 def _next(expression: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
     while at < len(text):
         stop = at + STRETCH
-        found = expression.search(text, at, stop + OVERLAP)
-        if found is None or found.start() >= stop:
+        match = expression.search(text, at, stop + OVERLAP)
+        if match is None or match.start() >= stop:
             at = stop
-        elif found.end() < stop + OVERLAP:
-            return found
-        elif whole := expression.match(text, found.start()):  # it may extend beyond the stretch
+        elif match.end() < stop + OVERLAP:
+            return match
+        elif whole := expression.match(text, match.start()):  # it may extend beyond the stretch
             return whole
         else:
-            at = found.start() + 1
+            at = match.start() + 1
     return None
 
 
@@ -312,40 +312,40 @@ def _group(kind: str) -> str:
 _KINDS = {_group(shape.kind): shape.kind for shape in SHAPES}
 
 
-def _shaped(counts: Counter[str], found: re.Match[str]) -> str:
-    group = found.lastgroup or ""
-    secret = found.groupdict().get(f"{group}_secret")
+def _shaped(counts: Counter[str], match: re.Match[str]) -> str:
+    group = match.lastgroup or ""
+    secret = match.groupdict().get(f"{group}_secret")
     if secret is None:
         return _mark(_KINDS[group], counts)
     if _STANDS_FOR_ONE.match(secret) or (group == "authorization" and _is_name(secret)):
-        return found[0]
-    return _replaced(found, f"{group}_secret", _mark(_KINDS[group], counts))
+        return match[0]
+    return _replaced(match, f"{group}_secret", _mark(_KINDS[group], counts))
 
 
-def _assigned(counts: Counter[str], found: re.Match[str]) -> str:
-    group = next(name for name in ("double", "single", "bare") if found[name] is not None)
-    value, is_bare = found[group], group == "bare"
-    if _STANDS_FOR_ONE.match(value) or (is_bare and found["call"]) or " " in value:
-        return found[0]
-    if not (_is_bare_secret(found, value) if is_bare else _is_quoted_secret(found, value)):
-        return found[0]
-    return _replaced(found, group, _mark(found["name"].lower(), counts))
+def _assigned(counts: Counter[str], match: re.Match[str]) -> str:
+    group = next(name for name in ("double", "single", "bare") if match[name] is not None)
+    value, is_bare = match[group], group == "bare"
+    if _STANDS_FOR_ONE.match(value) or (is_bare and match["call"]) or " " in value:
+        return match[0]
+    if not (_is_bare_secret(match, value) if is_bare else _is_quoted_secret(match, value)):
+        return match[0]
+    return _replaced(match, group, _mark(match["name"].lower(), counts))
 
 
-def _is_quoted_secret(found: re.Match[str], value: str) -> bool:
+def _is_quoted_secret(match: re.Match[str], value: str) -> bool:
     """Return whether a quoted value is a secret: a password may be a word, a token may not."""
-    name = found["name"].lower()
+    name = match["name"].lower()
     if name in ("token", "credential"):
         return len(value) >= 8 and not _is_name(value)
     return not (name in value.lower() and _is_name(value))
 
 
-def _is_bare_secret(found: re.Match[str], value: str) -> bool:
+def _is_bare_secret(match: re.Match[str], value: str) -> bool:
     """Return whether a value without quotes is a secret, and not a name in code.
 
     Names in code have no digits, or are names joined by dots.
     """
-    name, sign = found["name"], found["sign"]
+    name, sign = match["name"], match["sign"]
     if name.isupper() and sign == "=":  # as in a shell
         return not _CONSTANT.match(value) and not value.isdigit()
     if value.isdigit() or _is_name(value) or sign.endswith(":"):
@@ -361,9 +361,9 @@ def _is_name(value: str) -> bool:
     return value.translate(_JOINTS).isalpha() or _PATH.match(value) is not None
 
 
-def _replaced(found: re.Match[str], group: str, mark: str) -> str:
-    whole, start = found[0], found.start()
-    return whole[: found.start(group) - start] + mark + whole[found.end(group) - start :]
+def _replaced(match: re.Match[str], group: str, mark: str) -> str:
+    whole, start = match[0], match.start()
+    return whole[: match.start(group) - start] + mark + whole[match.end(group) - start :]
 
 
 def _mark(kind: str, counts: Counter[str]) -> str:

@@ -29,10 +29,10 @@ def normalise(given: Any) -> tuple[str, ...]:
     """Return requirements sorted and spelled in one way; ConfigError names a wrong one."""
     if isinstance(given, str) or not hasattr(given, "__iter__"):
         raise ConfigError(f'packages must be a list such as ["polars"], not {given!r:.100}')
-    found = {_normalise_one(item) for item in given}
-    if len(found) > MOST:
-        raise ConfigError(f"packages names {len(found)} packages: {MOST} is the most")
-    return tuple(sorted(found))
+    result = {_normalise_one(item) for item in given}
+    if len(result) > MOST:
+        raise ConfigError(f"packages names {len(result)} packages: {MOST} is the most")
+    return tuple(sorted(result))
 
 
 def name_of(requirement: str) -> str:

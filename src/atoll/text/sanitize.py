@@ -125,8 +125,8 @@ def _fewer(quotes: str) -> str:
     Without the first branch, `re` would factor out the prefix that the others share, and the
     lookahead would fail halfway.
     """
-    one = f"[{quotes}]"
-    return rf"[^{quotes}]|{one}[^{quotes}]|{one}{one}[^{quotes}]|{one}\Z|{one}{one}\Z"
+    quote = f"[{quotes}]"
+    return rf"[^{quotes}]|{quote}[^{quotes}]|{quote}{quote}[^{quotes}]|{quote}\Z|{quote}{quote}\Z"
 
 
 _PAIRED = _tokens("", '"', "'")

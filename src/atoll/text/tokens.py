@@ -35,8 +35,8 @@ _KINDS = [(re.compile(expression), weight) for expression, weight in _WEIGHTS]
 def estimate(text: str) -> int:
     """Return the estimated number of tokens: 0 for an empty text, at least 1 for any other."""
     sample = text if len(text) <= WHOLE else _spread(text)
-    found = sum(weight * len(kind.findall(sample)) for kind, weight in _KINDS)
-    return max(1, math.ceil(found * len(text) / len(sample))) if text else 0
+    result = sum(weight * len(kind.findall(sample)) for kind, weight in _KINDS)
+    return max(1, math.ceil(result * len(text) / len(sample))) if text else 0
 
 
 def _spread(text: str) -> str:

@@ -80,9 +80,9 @@ class Archive:
         if most > MAX_HITS:
             raise ConfigError(f"most must be at most {MAX_HITS}, not {most}")
         options = {"regex": regex, "ignore_case": ignore_case}
-        found = self._ask("search", query=query, most=most, **options)[0]
-        hits = [_hit(*hit) for hit in found["hits"]]
-        return Hits(hits, truncated=found["truncated"], unread=_skipped(found["unread"]))
+        result = self._ask("search", query=query, most=most, **options)[0]
+        hits = [_hit(*hit) for hit in result["hits"]]
+        return Hits(hits, truncated=result["truncated"], unread=_skipped(result["unread"]))
 
     def open(self, name: str) -> Archive:
         """Open a member that is an archive itself, one level deeper."""

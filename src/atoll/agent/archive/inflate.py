@@ -169,7 +169,7 @@ def maker(kind: str, limits: ArchiveLimits) -> Callable[[], Decompressor]:
 
 
 def load_unpacker(kind: str) -> None:
-    """Import the module that unpacks this kind; ArchiveError if there is none."""
+    """Import the module that unpacks this kind; ArchiveError if it is missing."""
     if kind == "zst":
         _zstd()
 

@@ -319,7 +319,9 @@ class SevenReader(Reader):
 
     def _unpack(self, names: list[str]) -> dict[str, bytes]:
         raw = {self.catalog.keys[name]: name for name in names}
-        factory = _factory(self, {PurePosixPath(one).as_posix(): name for one, name in raw.items()})
+        factory = _factory(
+            self, {PurePosixPath(path).as_posix(): name for path, name in raw.items()}
+        )
         self._seven.reset()
         self._seven.extract(targets=list(raw), factory=factory)
         return {name: made.data.getvalue() for name, made in factory.made.items()}

@@ -117,7 +117,7 @@ class Answers:
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value is no answer: None, or a text without words."""
+    """Return whether a value is not an answer: None, or a text without words."""
     return value is None or (isinstance(value, str) and not value.strip())
 
 

@@ -360,8 +360,8 @@ class REPLEnvironment(EnvironmentHints):
         It is one job for a thread: most cells print little, and need no summary.
         """
         toon = self._config.use_toon_encoding
-        told = render(result, toon=toon, answered=final is not None, note=note, whole=whole)
-        text = self._clean("\n".join([told, *self._tools.cut.since(told)]))
+        shown = render(result, toon=toon, answered=final is not None, note=note, whole=whole)
+        text = self._clean("\n".join([shown, *self._tools.cut.since(shown)]))
         if len(text) <= self._config.output_cap:
             self._note(text, final)
         return text
@@ -387,8 +387,8 @@ class REPLEnvironment(EnvironmentHints):
 
             async def ask(prompt: str, *rest: Any) -> Any:
                 async with self._telling:  # of thousands, one at a time has a thread
-                    told = await asyncio.to_thread(self._told, prompt)
-                return await handler(told, *rest)
+                    answer = await asyncio.to_thread(self._told, prompt)
+                return await handler(answer, *rest)
 
             return ask
         return lambda prompt, *rest: handler(self._told(prompt), *rest)

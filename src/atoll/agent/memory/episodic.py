@@ -292,8 +292,10 @@ class EpisodicMemory:
     def retrieve(self, intent: str, strategies: Iterable[str] = STRATEGIES) -> Retrieved:
         """Return the best items for a question, by similarity and Q together."""
         wanted = tuple(strategies)
-        close = [(sim, one) for sim, one in self._similar(intent) if one.strategy in wanted]
-        runs = {name: sum(one.runs for _, one in close if one.strategy == name) for name in wanted}
+        close = [(sim, item) for sim, item in self._similar(intent) if item.strategy in wanted]
+        runs = {
+            name: sum(item.runs for _, item in close if item.strategy == name) for name in wanted
+        }
         candidates = [
             pair
             for name in wanted
@@ -325,8 +327,8 @@ class EpisodicMemory:
 
     def export(self) -> Iterator[dict[str, object]]:
         """Yield all items as plain data, for a file of JSON lines."""
-        for one in self.items():
-            yield {"namespace": self.namespace, **one.to_dict()}
+        for item in self.items():
+            yield {"namespace": self.namespace, **item.to_dict()}
 
     def forget(self, ids: Iterable[int] | None = None) -> int:
         """Delete items, or without ids the whole namespace; return how many there were."""
@@ -376,8 +378,8 @@ class EpisodicMemory:
         if not rows:
             return None
         scores = similarities(memoryview(vector).cast("f"), [row[0] for row in rows])
-        score, found = max(zip(scores, (row[1] for row in rows), strict=True))
-        return int(found) if score >= SAME_INTENT else None
+        score, result = max(zip(scores, (row[1] for row in rows), strict=True))
+        return int(result) if score >= SAME_INTENT else None
 
     def _change(self, ids: Iterable[int], value: str, parameters: tuple[float, ...]) -> None:
         query = f"UPDATE items SET q = {value}, used = ? WHERE namespace = ? AND id = ?"  # noqa: S608
@@ -389,7 +391,7 @@ class EpisodicMemory:
 def fused(candidates: Sequence[tuple[float, Item]]) -> list[Item]:
     """Return items by 0.5 z(similarity) + 0.5 z(Q), each clipped at 3, the best first."""
     similarity = _z_scores([sim for sim, _ in candidates])
-    quality = _z_scores([one.q for _, one in candidates])
+    quality = _z_scores([item.q for _, item in candidates])
     scores = [0.5 * sim + 0.5 * q for sim, q in zip(similarity, quality, strict=True)]
     ranked = sorted(zip(scores, candidates, strict=True), key=lambda pair: -pair[0])
     return [item for _, (_, item) in ranked]

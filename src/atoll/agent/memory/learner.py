@@ -55,26 +55,26 @@ class Advice:
         if hint is None:
             return ""
         lead = "Try this way" if self.trial else "The way that served best"
-        told = "\n".join(map(_line, self.items[:SHOWN_ITEMS]))
-        record = [HEAD, quoted("memory", told)] if told else []
+        lines = "\n".join(map(_line, self.items[:SHOWN_ITEMS]))
+        record = [HEAD, quoted("memory", lines)] if lines else []
         return "\n".join([*record, f"{lead}: {hint}."])
 
 
 def advise(memory: EpisodicMemory, intent: str, allowed: Sequence[str]) -> Advice:
     """Return which of the allowed strategies to use."""
-    found = memory.retrieve(intent, (*allowed, "mixed"))
-    if found.closest < DECIDES_FROM:
+    result = memory.retrieve(intent, (*allowed, "mixed"))
+    if result.closest < DECIDES_FROM:
         return Advice()
-    runs = sum(found.runs.values())
-    untried = [name for name in allowed if not found.runs[name]]
+    runs = sum(result.runs.values())
+    untried = [name for name in allowed if not result.runs[name]]
     share = max(memory.epsilon, trial_share(runs)) if untried else memory.epsilon
     if memory.random.random() < share:
         chosen = memory.random.choice(untried or list(allowed))
-        why = f"to try it: {found.runs[chosen]} of {counted(runs, 'similar runs')} took this way"
-        return Advice(strategy=chosen, why=why, items=found.items, trial=True)
-    chosen, q = best(found.items)
-    why = f"Q {q:.2f} in {counted(found.runs[chosen], 'similar runs')}"
-    return Advice(strategy=chosen, why=why, items=found.items)
+        why = f"to try it: {result.runs[chosen]} of {counted(runs, 'similar runs')} took this way"
+        return Advice(strategy=chosen, why=why, items=result.items, trial=True)
+    chosen, q = best(result.items)
+    why = f"Q {q:.2f} in {counted(result.runs[chosen], 'similar runs')}"
+    return Advice(strategy=chosen, why=why, items=result.items)
 
 
 def trial_share(runs: int) -> float:
@@ -108,8 +108,8 @@ def worth(quality: float, tokens: int) -> float:
 
 def _line(item: Item) -> str:
     intent = item.intent[:SHOWN_INTENT]
-    told = f"{item.strategy}, Q {item.q:.2f}, {item.tokens:,} tokens, {item.outcome}"
-    return f"- {told}; question: {intent}"
+    text = f"{item.strategy}, Q {item.q:.2f}, {item.tokens:,} tokens, {item.outcome}"
+    return f"- {text}; question: {intent}"
 
 
 _FAILURES = (AtollError, OSError, ValueError, RuntimeError, ImportError)
@@ -131,8 +131,8 @@ class Learner:
     def advise(self, intent: str, allowed: Sequence[str]) -> Advice:
         """Return advice for a question; none if the memory fails."""
         self._intent = intent
-        found = self._tried(lambda: advise(self._memory, intent, allowed))
-        self._advice = found or Advice()
+        advice = self._tried(lambda: advise(self._memory, intent, allowed))
+        self._advice = advice or Advice()
         return self._advice
 
     def describe(self, intent: str) -> None:

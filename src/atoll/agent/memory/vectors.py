@@ -51,8 +51,8 @@ class Meaning:
 
     def embed(self, text: str) -> Sequence[float]:
         """Return 384 numbers; RetrievalError if the extra is missing."""
-        found: Sequence[float] = vectors.shared_encoder().dense(text[:LONGEST])
-        return found
+        result: Sequence[float] = vectors.shared_encoder().dense(text[:LONGEST])
+        return result
 
 
 class Words:
@@ -112,8 +112,8 @@ def similarities(vector: Sequence[float], others: Sequence[bytes]) -> list[float
     except ImportError:
         return [_dot(vector, other) for other in others]
     rows = np.frombuffer(b"".join(others), dtype=np.float32).reshape(len(others), len(vector))
-    found: list[float] = (rows @ np.asarray(vector, dtype=np.float32)).tolist()
-    return found
+    result: list[float] = (rows @ np.asarray(vector, dtype=np.float32)).tolist()
+    return result
 
 
 def pack(vector: Sequence[float]) -> bytes:

@@ -94,7 +94,7 @@ class NextPlaid:
         try:
             (result,) = answer["results"]
             pairs = zip(result["metadata"], result["scores"], strict=True)
-            return [(_place(one), float(score)) for one, score in pairs][:k]
+            return [(_place(row), float(score)) for row, score in pairs][:k]
         except (KeyError, TypeError, ValueError) as exc:
             raise RetrievalError(f"{self.url} sent a malformed result: {exc!r}") from None
 
@@ -185,9 +185,9 @@ def ranked_by_meaning(
     return _sorted(units, scores), _shortfall(scores, done, total)
 
 
-def _maxsim(asked: Any, found: Any) -> float:
+def _maxsim(asked: Any, result: Any) -> float:
     """Return the average, over the query's tokens, of the similarity of the nearest token."""
-    return float((asked @ found.T).max(axis=1).mean())
+    return float((asked @ result.T).max(axis=1).mean())
 
 
 def _fused(
@@ -196,7 +196,7 @@ def _fused(
     """Return scores by words and by one vector for each text, both scaled to 0 to 1."""
     lowest = min((score for _, score in by_words), default=0.0)
     words = {_unit_key(unit): score for unit, score in by_words}
-    reached = [at for at, one in enumerate(arrays) if one is not None]
+    reached = [at for at, array in enumerate(arrays) if array is not None]
     meaning = _stretched([float(arrays[at] @ asked) for at in reached])
     wording = _stretched([words.get(_unit_key(units[at]), lowest) for at in reached])
     scores: list[float | None] = [None] * len(units)

@@ -202,7 +202,7 @@ class _Job:
         self.changed += 1
         self.units += len(units)
         self.pending.append((record, corpus_of(record.path), units))
-        if sum(len(one) for _, _, one in self.pending) >= _BATCH_UNITS:
+        if sum(len(units) for _, _, units in self.pending) >= _BATCH_UNITS:
             self.flush()
 
     def flush(self) -> None:
@@ -451,8 +451,8 @@ WORDS_ONLY = "found by words alone: start NextPLAID on port 8088, or install the
 
 def open_index(root: str | os.PathLike[str], server: str | None = None) -> Retriever:
     """Return the index of a folder, which compares token by token if a server or model exists."""
-    found = find_server() if server is None else NextPlaid(server)
-    return Retriever(root, server=found)
+    result = find_server() if server is None else NextPlaid(server)
+    return Retriever(root, server=result)
 
 
 def colgrep(index: Retriever, query: str, pattern: str | None = None, k: int = 10) -> Hits:

@@ -50,7 +50,7 @@ class SourceText:
         return len(self._starts)
 
     def start_of(self, line: int) -> int:
-        """Return the offset at which a line begins; the text's length if there is no such line."""
+        """Return the offset at which a line begins; the text's length after the last line."""
         return self._starts[line - 1] if line <= len(self._starts) else len(self.text)
 
     def line_of(self, offset: int) -> int:
@@ -228,10 +228,10 @@ def _inside(
 
 def _contents(folder: int) -> list[tuple[str, os.stat_result]]:
     """Return a folder's entries sorted by name, without names that are not UTF-8."""
-    found = []
+    result = []
     with os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 entry.name.encode()
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-    return sorted(found, key=lambda entry: entry[0])
+                result.append((entry.name, entry.stat(follow_symlinks=False)))
+    return sorted(result, key=lambda entry: entry[0])

@@ -140,13 +140,15 @@ class Store:
 
         With `related`, units follow, with score 0, that contain words which begin or mean the same.
         """
-        found = self._matching(match_expression(query), corpus, limit)
-        if not related or len(found) >= limit:
-            return found
-        known = {(unit.path, unit.start, unit.name) for unit, _ in found}
+        result = self._matching(match_expression(query), corpus, limit)
+        if not related or len(result) >= limit:
+            return result
+        known = {(unit.path, unit.start, unit.name) for unit, _ in result}
         more = self._matching(related_expression(query), corpus, limit)
-        others = ((one, 0.0) for one, _ in more if (one.path, one.start, one.name) not in known)
-        return [*found, *others][:limit]
+        others = (
+            (unit, 0.0) for unit, _ in more if (unit.path, unit.start, unit.name) not in known
+        )
+        return [*result, *others][:limit]
 
     def _matching(self, expression: str, corpus: str, limit: int) -> list[tuple[Unit, float]]:
         if not expression:
@@ -204,8 +206,8 @@ class Store:
         marks = ", ".join("?" * len(ids))
         statement = f"SELECT {_COLUMNS}, u.id FROM units AS u WHERE u.id IN ({marks})"  # noqa: S608
         with self._reading() as db:
-            found = {row[-1]: _unit(row) for row in db.execute(statement, ids).fetchall()}
-        return [(number, found[number]) for number in ids if number in found]
+            result = {row[-1]: _unit(row) for row in db.execute(statement, ids).fetchall()}
+        return [(number, result[number]) for number in ids if number in result]
 
     def vectors(self, keys: list[bytes], *, tokens: bool) -> dict[bytes, bytes]:
         """Return the cached vectors of one kind, by key."""

@@ -243,32 +243,32 @@ def _doc(source: SourceText, piece: _Piece) -> str:
 
 def _name(source: SourceText, node: Any) -> str:
     """Return the name of a definition, or of the variable that it is assigned to."""
-    found = _named(node, _NAME_FIELDS)
-    if found is None and node.parent is not None and node.type in _FUNCTIONS:
+    result = _named(node, _NAME_FIELDS)
+    if result is None and node.parent is not None and node.type in _FUNCTIONS:
         parent = node.parent
-        found = _field(parent, _OWNER_NAME_FIELDS)
-        if found is None and parent.prev_named_sibling is not None:
-            found = _field(parent.prev_named_sibling, ("name",))  # Lua: a list of names, of values
-    if found is None or found.id == node.id:
+        result = _field(parent, _OWNER_NAME_FIELDS)
+        if result is None and parent.prev_named_sibling is not None:
+            result = _field(parent.prev_named_sibling, ("name",))  # Lua: a list of names, of values
+    if result is None or result.id == node.id:
         return ""
-    return " ".join(source.text[found.start_byte : found.end_byte].split())
+    return " ".join(source.text[result.start_byte : result.end_byte].split())
 
 
 def _named(node: Any, fields: tuple[str, ...]) -> Any:
-    found = _field(node, fields)
-    while found is not None and (inner := found.child_by_field_name("declarator")):
-        found = inner  # C: a pointer to a function of the name
-    if found is None and not node.type.endswith(("expression", "arrow_function")):
+    result = _field(node, fields)
+    while result is not None and (inner := result.child_by_field_name("declarator")):
+        result = inner  # C: a pointer to a function of the name
+    if result is None and not node.type.endswith(("expression", "arrow_function")):
         kinds = (child for child in node.named_children[:4] if _NAME_KINDS.match(child.type))
-        found = next(kinds, None)
-    return found
+        result = next(kinds, None)
+    return result
 
 
 def _field(node: Any, fields: tuple[str, ...]) -> Any:
     for name in fields:
-        found = node.child_by_field_name(name)
-        if found is not None and found.is_named:
-            return found
+        result = node.child_by_field_name(name)
+        if result is not None and result.is_named:
+            return result
     return None
 
 

@@ -155,13 +155,13 @@ class PlaidEngine:
 
     def search(self, store: Store, query: str, corpus: str, k: int) -> Ranked:
         """Return units that the server finds, if they have not changed since they were sent."""
-        found = []
+        result = []
         for (path, name, start, end), score in self._server.search(self._indices[corpus], query, k):
             for _, unit in store.units_of(path):
                 if (unit.name, unit.start, unit.end) == (name, start, end):
-                    found.append((unit, score))
+                    result.append((unit, score))
                     break
-        return found
+        return result
 
     def _send(self, store: Store, records: list[Record]) -> None:
         self._remove(
@@ -273,9 +273,9 @@ class Vectors:
         dense: dict[bytes, bytes] = {}
         matrices: dict[bytes, bytes] = {}
         for unit in units:
-            one, rows = encoder.both(text_of(unit))
+            vector, rows = encoder.both(text_of(unit))
             key = key_of(unit)
-            dense[key] = one.astype("float16").tobytes()
+            dense[key] = vector.astype("float16").tobytes()
             if tokens:
                 matrices[key] = rows.astype("float16").tobytes()
             if time.monotonic() > until:
@@ -297,9 +297,9 @@ class Vectors:
         pairs = self._store.dense_vectors(corpus, MAX_DENSE)
         rows = np.frombuffer(b"".join(data for _, data in pairs), dtype=np.float16)
         ids = [number for number, _ in pairs]
-        found = _Matrix(state, ids, rows.reshape(len(ids), DIMENSION))
-        self._matrices[corpus] = found
-        return found
+        result = _Matrix(state, ids, rows.reshape(len(ids), DIMENSION))
+        self._matrices[corpus] = result
+        return result
 
 
 def _array(data: bytes) -> Any:

@@ -36,8 +36,8 @@ def load(grammar: str, folder: str) -> None:
 
 def units(path: str, most: int, payload: bytes = b"") -> Reply:
     """Return the units of a file."""
-    found = chunk(path, payload.decode("utf-8", "surrogatepass"), most)
-    records = [{name: getattr(unit, name) for name in Unit.__annotations__} for unit in found]
+    units = chunk(path, payload.decode("utf-8", "surrogatepass"), most)
+    records = [{name: getattr(unit, name) for name in Unit.__annotations__} for unit in units]
     return {}, json.dumps(records).encode()
 
 

@@ -37,15 +37,15 @@ class BudgetError(AtollError):
 
     def __init__(self, what: str, used: float, limit: float, kept: float = 0.0) -> None:
         self.what, self.used, self.limit, self.kept = what, used, limit, kept
-        told = f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
+        text = f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
         rest = f", and {amount_text(what, kept)} kept for the last answer" if kept else ""
-        super().__init__(told + rest)
+        super().__init__(text + rest)
 
 
 @checked_keywords("limit of the budget")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of one run with all its sub-calls; None is no limit."""
+    """Limits of one run with all its sub-calls; None means no limit."""
 
     usd: float | None = None
     tokens: int | None = None

@@ -1,6 +1,6 @@
 """What a question is asked over: a text, data, files, or folders put together as one context.
 
-SECURITY: a folder may be somebody else's. Links in it are not followed, what is no file is not
+SECURITY: another user may control a folder. Links in it are not followed, what is no file is not
 read, and no name in it can break out of its line.
 """
 
@@ -32,7 +32,7 @@ LARGEST = 1 << 30
 HEADER = "===== FILE {}: {} ====="
 """The tag is in no file, so that no text in a file looks like the beginning of another."""
 HEAD = 1 << 13
-"""Bytes in which a file that is no text has a NUL."""
+"""Bytes in which a file that is not text has a NUL."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -115,26 +115,26 @@ def _alone(path: Path) -> Context:
 
 def _together(paths: Sequence[Path]) -> ContextSource:
     folders = [path for path in paths if path.is_dir()]
-    room, found, skipped = _Room(), list[tuple[str, str]](), 0
+    room, result, skipped = _Room(), list[tuple[str, str]](), 0
     for path in paths:
         for name, text in _texts(path, room, alone=len(folders) == 1):
             if text is None:
                 skipped += 1
                 continue
             room.take(name, len(HEADER) + DIGITS + len(name) + 2)
-            found.append((line(name), text.removesuffix("\n")))
-    if not found:
+            result.append((line(name), text.removesuffix("\n")))
+    if not result:
         raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were skipped")
-    names = "\n".join(name for name, _ in found)
-    tag = tag_of(names, *(text for _, text in found))
-    parts = [f"{HEADER.format(tag, name)}\n{text}\n" for name, text in found]
+    names = "\n".join(name for name, _ in result)
+    tag = tag_of(names, *(text for _, text in result))
+    parts = [f"{HEADER.format(tag, name)}\n{text}\n" for name, text in result]
     context = Context.from_text("".join(parts))
     starts = accumulate(map(len, parts), initial=0)
-    context.files = tuple(zip(starts, (name for name, _ in found), strict=False))
+    context.files = tuple(zip(starts, (name for name, _ in result), strict=False))
     return ContextSource(
         context=context,
         documents=folders[0] if len(folders) == 1 else None,
-        files=len(found),
+        files=len(result),
         skipped=skipped,
         tag=tag,
     )
@@ -164,7 +164,7 @@ def _opened(folder: Path) -> int:
 
 
 def _found(root: int, name: str, room: _Room) -> str | None:
-    """Return a file of a folder; None if it is no text, or cannot be read."""
+    """Return a file of a folder; None if it is not text, or cannot be read."""
     try:
         with open(open_beneath(root, name, _FILE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -210,5 +210,5 @@ class Session:
     def _with_earlier(self, question: str) -> str:
         if not self._earlier:
             return question
-        told = quoted("earlier", "\n\n".join(self._earlier[-REMEMBERED:]))
-        return f"{question}\n\nBefore this question there were:\n{told}"
+        earlier = quoted("earlier", "\n\n".join(self._earlier[-REMEMBERED:]))
+        return f"{question}\n\nBefore this question there were:\n{earlier}"

@@ -126,11 +126,11 @@ class History:
         """
         shown: list[str] = []
         room = most_tokens - sum(map(estimate, (system, self._first, last)))
-        for one in reversed(self._observed):
-            room -= estimate(one)
+        for observation in reversed(self._observed):
+            room -= estimate(observation)
             if room < 0:
                 break
-            shown.append(one)
+            shown.append(observation)
         text = "\n\n".join((self._first, *reversed(shown), last))
         return Message("system", system), Message("user", text)
 
@@ -151,8 +151,8 @@ class History:
             over -= sum(estimate(message.content) for message in self._messages[begin : begin + 2])
             del self._messages[begin : begin + 2]
             self._left_out += 1
-            told = f"{self._first}\n\n[{self._left_out} earlier turns are left out]"
-            self._messages[begin - 1] = Message("user", told)
+            text = f"{self._first}\n\n[{self._left_out} earlier turns are left out]"
+            self._messages[begin - 1] = Message("user", text)
 
 
 def _shortened(text: str) -> str:
@@ -245,12 +245,12 @@ class Loop:
         budget, config = self._calls.account.budget, self._config
         money = self._money()
         last = ", and what one last answer takes" if money else ""
-        told = [f"You have {counted(budget.iterations, 'turns')}{money}{last}."]
+        sentences = [f"You have {counted(budget.iterations, 'turns')}{money}{last}."]
         if "llm_query" not in self.profile.unlisted:
-            told += [f"One llm_query takes about {config.query_characters:,} characters."]
+            sentences += [f"One llm_query takes about {config.query_characters:,} characters."]
         deeper = config.max_depth - self._calls.depth
-        told += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
-        return " ".join(told)
+        sentences += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
+        return " ".join(sentences)
 
     def _money(self) -> str:
         """Return the amounts left of the limits that are set, without time."""

@@ -60,11 +60,11 @@ def parse(text: str, *, is_cut: bool = False) -> Reply:
     Of a reply that was cut off, a cell that has no end is left out.
     """
     text = text[:LONGEST]
-    found = _fenced(text.splitlines())
-    cells, prose, is_open = found.cells, found.prose, found.is_open
+    blocks = _fenced(text.splitlines())
+    cells, prose, is_open = blocks.cells, blocks.prose, blocks.is_open
     if not cells:
         cells, prose, is_open = _tagged(text)
-        if not cells and (found.is_all_code or _is_tool_call(text)):
+        if not cells and (blocks.is_all_code or _is_tool_call(text)):
             prose = ""
     name, inner, prose = _answer(prose, is_cut=is_cut)
     if not cells and name is None and prose and _is_code(text):
@@ -173,7 +173,7 @@ class _Fences:
         self._lines, self._heeds_strings = lines, True
 
     def closing(self, start: int, fence: str) -> int:
-        """Return the line of the closing fence; the number of lines if there is none."""
+        """Return the line of the closing fence; the number of lines if it is missing."""
         lines, first, triple = self._lines, len(self._lines), ""
         for number in range(start, len(lines)):
             line = lines[number].strip()
@@ -194,18 +194,18 @@ def _triple_after(line: str, triple: str) -> str:
         if triple:
             at, triple = _skip_to(line, at, triple)
             continue
-        found = _STRING_OR_COMMENT.search(line, at)
-        if found is None:
+        match = _STRING_OR_COMMENT.search(line, at)
+        if match is None:
             break
-        triple = found[0] if found[0] in TRIPLES else ""
-        at = found.end()
+        triple = match[0] if match[0] in TRIPLES else ""
+        at = match.end()
     return triple
 
 
 def _skip_to(line: str, at: int, triple: str) -> tuple[int, str]:
-    for found in _ESCAPED.finditer(line, at):
-        if found[0] == triple:
-            return found.end(), ""
+    for match in _ESCAPED.finditer(line, at):
+        if match[0] == triple:
+            return match.end(), ""
     return len(line), triple
 
 
@@ -223,14 +223,14 @@ def _answer(prose: str, *, is_cut: bool = False) -> tuple[str | None, str, str]:
     An answer whose quote or bracket never ends was cut: the first always, the second if the reply
     was. FINAL(FINAL(... is left out too: its argument is code.
     """
-    found = ANSWER.search(prose)
-    if found is None:
+    match = ANSWER.search(prose)
+    if match is None:
         return None, "", prose
-    inner, closed = _until_closed(prose, found.end())
+    inner, closed = _until_closed(prose, match.end())
     was_cut = not closed and (is_cut or _quote_is_open(inner.strip()))
     if was_cut or ANSWER.match(inner):
-        return None, "", prose[: found.start()]
-    return found.group(1), inner, prose
+        return None, "", prose[: match.start()]
+    return match.group(1), inner, prose
 
 
 def _quote_is_open(inner: str) -> bool:

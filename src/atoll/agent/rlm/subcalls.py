@@ -258,11 +258,11 @@ def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str
 
 def _digest(*parts: str) -> bytes:
     """Return a key for texts that takes no more room, however long they are."""
-    found = hashlib.sha256()
+    result = hashlib.sha256()
     for part in parts:
-        found.update(b"%d:" % len(part))
-        found.update(part.encode("utf-8", "surrogatepass"))
-    return found.digest()
+        result.update(b"%d:" % len(part))
+        result.update(part.encode("utf-8", "surrogatepass"))
+    return result.digest()
 
 
 def _with_text(task: str, text: str) -> str:

@@ -29,7 +29,7 @@ class Ended(StrEnum):
     REFUSED = "refused"
     """The model gave an answer that breaks a rule of the run, such as to look first."""
     UNANSWERED = "unanswered"
-    """There is no answer: the text is empty, `reason` says why."""
+    """There is not an answer: the text is empty, `reason` says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ class _Plain:
     def _many(self, value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> Any:
         if isinstance(value, Mapping):
             room = list(value.items())[: max(self._values, 0)]
-            return {self._text(str(key)): self.of(one, depth - 1) for key, one in room}
+            return {self._text(str(key)): self.of(item, depth - 1) for key, item in room}
         return [self.of(item, depth - 1) for item in value[: max(self._values, 0)]]
 
     def _text(self, text: str) -> str:
@@ -157,11 +157,11 @@ class Event:
     """Fields that this version does not know: kept, and shown unchanged."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            value = getattr(self, one.name)
-            kept = _bounded(value, one.metadata.get("cap", TEXT_CAP))
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            kept = _bounded(value, declared.metadata.get("cap", TEXT_CAP))
             if kept is not value:
-                object.__setattr__(self, one.name, kept)
+                object.__setattr__(self, declared.name, kept)
 
 
 def _bounded(value: Any, cap: int) -> Any:
@@ -262,7 +262,7 @@ class SubcallStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubcallEnded(Event):
-    """Guest code got its answer, or the reason why there is none."""
+    """Guest code got its answer, or the reason why it is missing."""
 
     call: str = _text(ID_CAP)
     answer: str = _text(8_000, default="")
@@ -384,8 +384,14 @@ def to_dict(event: Event) -> Data:
     extra = values.pop("extra")
     if isinstance(event, UnknownEvent):
         values = {name: values[name] for name in _BASE if values[name]}
-    told = {name: _told(one) for name, one in values.items() if one or name not in _BASE}
-    return {KIND: kind, **told, **{name: extra[name] for name in extra if name not in told}}
+    plain_values = {
+        name: _told(value) for name, value in values.items() if value or name not in _BASE
+    }
+    return {
+        KIND: kind,
+        **plain_values,
+        **{name: extra[name] for name in extra if name not in plain_values},
+    }
 
 
 def from_dict(data: Mapping[str, Any]) -> Event:
@@ -409,12 +415,12 @@ def _told(value: Any) -> Any:
 def _values(made: type[Event], given: Mapping[str, Any]) -> Data | None:
     """Return the constructor's arguments; None if one is missing or has another type."""
     values = {}
-    for name, one in _FIELDS[made].items():
+    for name, declared in _FIELDS[made].items():
         if name in given:
-            values[name] = _read(str(one.type), given[name])
-            if not fits(str(one.type), values[name]):
+            values[name] = _read(str(declared.type), given[name])
+            if not fits(str(declared.type), values[name]):
                 return None
-        elif one.default is MISSING and one.default_factory is MISSING:
+        elif declared.default is MISSING and declared.default_factory is MISSING:
             return None
     return values
 
@@ -428,5 +434,9 @@ def _read(kind: str, value: Any) -> Any:
 
 def _base(given: Mapping[str, Any]) -> Data:
     """Return the valid ones of the fields that all events have."""
-    known = {name: one for name, one in _FIELDS[Event].items() if name in given}
-    return {name: given[name] for name, one in known.items() if fits(str(one.type), given[name])}
+    known = {name: declared for name, declared in _FIELDS[Event].items() if name in given}
+    return {
+        name: given[name]
+        for name, declared in known.items()
+        if fits(str(declared.type), given[name])
+    }

@@ -117,7 +117,7 @@ def read(
     bytes_cap: int = BYTES_CAP,
     events_cap: int = EVENTS_CAP,
 ) -> Trajectory:
-    """Return the trajectory in a file; ConfigError if there is no such file."""
+    """Return the trajectory in a file; ConfigError if the file does not exist."""
     events: list[Event] = []
     skipped, torn, cut = 0, False, False
     with _open(path) as file:
@@ -282,11 +282,11 @@ def _open_for_append(path: str | os.PathLike[str]) -> tuple[int, bool]:
         raise ConfigError(f"cannot write the record {os.fspath(path)!r}: {exc.strerror}") from exc
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, fd)
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"the record {os.fspath(path)!r} is not a regular file")
         os.fchmod(fd, 0o600)
-        torn = found.st_size > 0 and os.pread(fd, 1, found.st_size - 1) != b"\n"
+        torn = status.st_size > 0 and os.pread(fd, 1, status.st_size - 1) != b"\n"
         undo.pop_all()
     return fd, torn
 

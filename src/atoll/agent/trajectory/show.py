@@ -62,25 +62,25 @@ class Canvas:
         indent = self._indent(level)
         lead = terminal_text.columns(first) + 2
         room = self.width - len(indent) - lead
-        told = self._first(terminal_text.wrap(terminal_text.line(text), room), SAY_LINES)
-        yield f"{indent}{stroke(first)}  {told[0]}".rstrip()
-        for one in told[1:]:
-            yield f"{indent}{' ' * lead}{one}"
+        lines = self._first(terminal_text.wrap(terminal_text.line(text), room), SAY_LINES)
+        yield f"{indent}{stroke(first)}  {lines[0]}".rstrip()
+        for line in lines[1:]:
+            yield f"{indent}{' ' * lead}{line}"
 
     def quote(
         self, level: int, bar: str, text: str, most: int, stroke: Stroke, *, wrap: bool = False
     ) -> Iterator[str]:
         """Yield the first lines of an untrusted text behind a bar, and how many more there are."""
-        told = terminal_text.lines(text)
-        shown = told if self.full else told[:most]
+        lines = terminal_text.lines(text)
+        shown = lines if self.full else lines[:most]
         start = f"{self._indent(level)}{self.brush.faint(bar)} "
         room = self.width - len(self._indent(level)) - len(bar) - 1
         fold = terminal_text.wrap if wrap or self.full else _clipped
-        for one in shown:
-            for part in fold(one, room):
+        for line in shown:
+            for part in fold(line, room):
                 yield f"{start}{stroke(part)}".rstrip()
-        if len(told) > len(shown):
-            rest = f"… {counted(len(told) - len(shown), 'more lines')}"
+        if len(lines) > len(shown):
+            rest = f"… {counted(len(lines) - len(shown), 'more lines')}"
             yield f"{start}{self.brush.faint(rest)}"
 
     def row(self, level: int, head: str, left: str, right: str) -> str:
@@ -94,8 +94,8 @@ class Canvas:
         asked = terminal_text.clip(terminal_text.line(left), room - terminal_text.columns(answer))
         return f"{indent}{self.brush.faint(lead)}  {asked} → {answer}"
 
-    def _first(self, told: list[str], most: int) -> list[str]:
-        return told if self.full or len(told) <= most else [*told[:most], "…"]
+    def _first(self, lines: list[str], most: int) -> list[str]:
+        return lines if self.full or len(lines) <= most else [*lines[:most], "…"]
 
     def _indent(self, level: int) -> str:
         return " " * min(level * STEP, self.width // 4)
@@ -143,18 +143,18 @@ def graph_rows(event: Explored) -> list[Row]:
 def summary(event: Explored) -> str:
     """Return strategy, calls and token efficiency in one line."""
     calls = ", ".join(f"{name} {number}" for name, number in event.calls.items())
-    told = [event.strategy, calls, f"token efficiency {event.token_efficiency:.3g}"]
-    told += [f"{event.left_out:,} earlier calls left out"] if event.left_out else []
-    return " · ".join(part for part in told if part)
+    facts = [event.strategy, calls, f"token efficiency {event.token_efficiency:.3g}"]
+    facts += [f"{event.left_out:,} earlier calls left out"] if event.left_out else []
+    return " · ".join(part for part in facts if part)
 
 
 def _known(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+    result: dict[str, Mapping[str, Any]] = {}
     for node in list(nodes)[:ROWS_CAP]:
         name = node.get("id")
         if isinstance(name, str) and _ID.fullmatch(name):
-            found.setdefault(name, node)
-    return found
+            result.setdefault(name, node)
+    return result
 
 
 def _in_tree_order(nodes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int]]:
@@ -266,8 +266,8 @@ def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
         case events.Planned():
             yield from canvas.say(level, "plan", f"{event.way}: {event.why}", brush.strong)
         case events.BudgetWarned():
-            told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
-            yield from canvas.say(level, "budget", told, brush.warn)
+            text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
+            yield from canvas.say(level, "budget", text, brush.warn)
         case events.Refused():
             yield from canvas.say(level, "refused", f"{event.what}: {event.why}", brush.bad)
         case events.RunEnded() | events.SubcallEnded():
@@ -293,10 +293,10 @@ def _model(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
 def _turn(
     canvas: Canvas, event: events.CodeRan, subcalls: Sequence[Node], level: int
 ) -> Iterator[str]:
-    told = [event.outcome, words.duration(event.duration_ms), event.isolation]
-    told += ["the same code as before"] if event.repeated else []
+    facts = [event.outcome, words.duration(event.duration_ms), event.isolation]
+    facts += ["the same code as before"] if event.repeated else []
     stroke = canvas.brush.good if event.outcome == "ok" else canvas.brush.bad
-    line = " · ".join(part for part in told if part)
+    line = " · ".join(part for part in facts if part)
     yield from canvas.say(level, f"turn {event.turn}", line, stroke)
     yield from canvas.quote(level + 1, ">", event.code, CODE_LINES, str)
     yield from _subcalls(canvas, subcalls, level + 1)
@@ -311,8 +311,8 @@ def _explored(canvas: Canvas, event: events.Explored, level: int) -> Iterator[st
     rows = graph_rows(event)
     for row in rows if canvas.full else rows[:RESEARCH_ROWS]:
         refers = [rows[at].id for at in row.references] + [f"~{rows[at].id}" for at in row.similar]
-        told = f"{row.mark} {row.id}" + (f" (refs {', '.join(refers)})" if refers else "")
-        yield canvas.row(level + 1 + row.level, told, row.call, row.found)
+        text = f"{row.mark} {row.id}" + (f" (refs {', '.join(refers)})" if refers else "")
+        yield canvas.row(level + 1 + row.level, text, row.call, row.found)
     if len(rows) > RESEARCH_ROWS and not canvas.full:
         rest = f"… {len(rows) - RESEARCH_ROWS:,} more"
         yield from canvas.say(level + 1, rest, "--full shows them", canvas.brush.faint)
@@ -323,9 +323,9 @@ def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str
     if len(nodes) > 1:
         took = max(node.end_ms for node in nodes) - min(node.start_ms for node in nodes)
         usd = sum(node.totals.usd for node in nodes)
-        told = f"{words.at_once(nodes)} at once · {words.duration(took)} · {words.money(usd)}"
+        text = f"{words.at_once(nodes)} at once · {words.duration(took)} · {words.money(usd)}"
         head = counted(len(nodes), "sub-calls")
-        yield from canvas.say(level, head, told, canvas.brush.strong)
+        yield from canvas.say(level, head, text, canvas.brush.strong)
     chosen = list(nodes) if canvas.full else _chosen(nodes)
     for one in chosen:
         yield from _subcall(canvas, one, level + (len(nodes) > 1))
@@ -337,7 +337,7 @@ def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str
 def _chosen(nodes: Sequence[Node]) -> list[Node]:
     if len(nodes) <= SUBCALLS:
         return list(nodes)
-    telling = [one for at, one in enumerate(nodes) if at < SUBCALLS // 2 or _telling(one)]
+    telling = [node for at, node in enumerate(nodes) if at < SUBCALLS // 2 or _telling(node)]
     return telling[: 2 * SUBCALLS]
 
 
@@ -349,14 +349,14 @@ def _telling(node: Node) -> bool:
 def _subcall(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
     begun, ended = node.event, node.end
     assert isinstance(begun, events.SubcallStarted)
-    told = [begun.kind, words.duration(node.end_ms - node.start_ms), words.cost(node.totals)]
-    told[2:] = [f"as {begun.shared_with}"] if begun.shared_with else told[2:]
+    facts = [begun.kind, words.duration(node.end_ms - node.start_ms), words.cost(node.totals)]
+    facts[2:] = [f"as {begun.shared_with}"] if begun.shared_with else facts[2:]
     answer, marks = "no answer yet", ""
     if isinstance(ended, events.SubcallEnded):
         answer = ended.answer if ended.error is None else f"FAILED: {ended.error}"
         marks = " (downgraded)" if ended.downgraded else ""
     if canvas.full or node.children:
-        yield from canvas.say(level, begun.kind + marks, " · ".join(told[1:]), canvas.brush.strong)
+        yield from canvas.say(level, begun.kind + marks, " · ".join(facts[1:]), canvas.brush.strong)
         yield from canvas.quote(level + 1, "?", begun.prompt, PROSE_LINES, str)
         if begun.context:
             yield from canvas.say(
@@ -365,10 +365,10 @@ def _subcall(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
         yield from _nodes(canvas, node.children, level + 1)
         yield from canvas.quote(level + 1, "=", answer, PROSE_LINES, str)
     else:
-        yield canvas.row(level, " ".join(told) + marks, begun.prompt, answer)
-    for one in (begun, ended):
-        if one is not None:
-            yield from _more(canvas, level + 1, one)
+        yield canvas.row(level, " ".join(facts) + marks, begun.prompt, answer)
+    for event in (begun, ended):
+        if event is not None:
+            yield from _more(canvas, level + 1, event)
 
 
 def _more(canvas: Canvas, level: int, event: Event) -> Iterator[str]:
@@ -395,8 +395,8 @@ def show_support(
 ) -> Iterator[str]:
     """Yield an answer's checked quotes, and how much of the context was seen."""
     shown = evidence if canvas.full else evidence[:EVIDENCE]
-    for one in shown:
-        yield from _evidence(canvas, one, level)
+    for line in shown:
+        yield from _evidence(canvas, line, level)
     if len(shown) < len(evidence):
         rest = f"… {len(evidence) - len(shown):,} more quotes"
         yield from canvas.say(level, rest, "", canvas.brush.faint)
@@ -407,17 +407,17 @@ def show_support(
 def show_end(canvas: Canvas, node: Node) -> Iterator[str]:
     """Yield the cost of a run, and how it ended."""
     totals, brush = node.totals, canvas.brush
-    told = [
+    facts = [
         words.duration(node.end_ms - node.start_ms),
         counted(totals.calls, "model calls"),
         words.tokens(totals.usage),
         words.cost(totals),
     ]
     if not isinstance(node.end, RunEnded):
-        yield from canvas.say(0, "under way, or cut off", " · ".join(told), brush.warn)
+        yield from canvas.say(0, "under way, or cut off", " · ".join(facts), brush.warn)
         return
     stroke = {"answered": brush.good, "forced": brush.warn}.get(node.end.outcome, brush.bad)
-    yield from canvas.say(0, node.end.outcome, " · ".join(told), stroke)
+    yield from canvas.say(0, node.end.outcome, " · ".join(facts), stroke)
     if node.end.error:
         yield from canvas.quote(1, "│", node.end.error, ANSWER_LINES, brush.bad, wrap=True)
 

@@ -15,8 +15,8 @@ _ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n", "\u2028": "\n",
 def lines(text: str) -> list[str]:
     """Return the text's lines, each made safe, without blank ones at the end."""
     plain = text.replace("\r\n", "\n").translate(_ENDS).rstrip()
-    told = plain.split("\n") if plain else []
-    return told if "".join(told).isprintable() else [_visible(text) for text in told]
+    lines = plain.split("\n") if plain else []
+    return lines if "".join(lines).isprintable() else [_visible(text) for text in lines]
 
 
 def line(text: str) -> str:

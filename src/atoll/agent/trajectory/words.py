@@ -124,8 +124,10 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _cell(one: Any) -> str:
-    return one if isinstance(one, str) and one in {*CELLS} else _CELL_NAMES.get(str(one), ".")
+def _cell(value: Any) -> str:
+    return (
+        value if isinstance(value, str) and value in {*CELLS} else _CELL_NAMES.get(str(value), ".")
+    )
 
 
 def _said(value: Any) -> str:

@@ -109,10 +109,10 @@ class DaemonConnection:
 
 
 def _texts(value: Any, count: int | None = None) -> list[str]:
-    found = _list(value)
-    if not all(type(text) is str for text in found) or count not in (None, len(found)):
+    result = _list(value)
+    if not all(type(text) is str for text in result) or count not in (None, len(result)):
         raise rpc.ProtocolError("output of no known shape")
-    return found
+    return result
 
 
 def _list(value: Any) -> list[Any]:

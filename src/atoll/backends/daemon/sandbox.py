@@ -285,7 +285,7 @@ class DaemonClientSandbox(ClientSandbox):
 
 
 async def _share(context: Any) -> contexts.Context | None:
-    """A memory file for what is large; in a thread only if that takes time."""
+    """A memory file for a large context; in a thread only if that takes time."""
     if context is None or isinstance(context, contexts.Context):
         return context
     if isinstance(context, str) and len(context) <= contexts.INLINE_LIMIT:

@@ -31,8 +31,8 @@ class Wanted:
     def of(cls, spec: JailSpec, *, network: bool) -> Wanted:
         """Return the kind with the present identities of host paths; OSError if one is missing."""
         paths = [bind.source for bind in spec.binds] + ([spec.workspace] if spec.workspace else [])
-        found = [os.stat(path) for path in paths]
-        return cls(spec, network, tuple((one.st_dev, one.st_ino) for one in found))
+        result = [os.stat(path) for path in paths]
+        return cls(spec, network, tuple((status.st_dev, status.st_ino) for status in result))
 
 
 @dataclass(frozen=True, slots=True)

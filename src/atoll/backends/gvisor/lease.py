@@ -39,8 +39,8 @@ class Sockets:
         self.passed, self._passed_inside = socket.socketpair()
         self.network = socket.socketpair() if network else None
         """The relay's socket, if the guest has a network."""
-        for one in (self.control, self.passed, self._passed_inside):
-            one.setblocking(False)
+        for fd in (self.control, self.passed, self._passed_inside):
+            fd.setblocking(False)
 
     @property
     def first_fd(self) -> int:
@@ -92,8 +92,8 @@ class Sockets:
     def close(self) -> None:
         """Close all sockets, which ends the container."""
         ends = (self.control, self._control_inside, self.passed, self._passed_inside)
-        for one in (*ends, *(self.network or ())):
-            one.close()
+        for fd in (*ends, *(self.network or ())):
+            fd.close()
 
     def _drop_untaken(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -184,7 +184,7 @@ class TreeUsage(JailUsage):
         return self._container.measure(meter.processes([self._parent])) if self._parent else None
 
     def peak_memory(self) -> int | None:
-        """Return the highest value read so far: there is no counter of the peak."""
+        """Return the highest value read so far: gVisor does not count the peak."""
         now = self.memory()
         self._highest = max(self._highest, now or 0)
         return None if now is None else self._highest

@@ -53,10 +53,10 @@ class ContainerNetwork:
                 if len(table) > MOST_LISTED:
                     break
         try:
-            found = sorted(set(listening(bytes(table[:MOST_LISTED]).splitlines())))
+            result = sorted(set(listening(bytes(table[:MOST_LISTED]).splitlines())))
         except (ValueError, OSError):
             return ()
-        return tuple(ListeningPort(number=number, address=at) for number, at in found[:MOST_PORTS])
+        return tuple(ListeningPort(number=number, address=at) for number, at in result[:MOST_PORTS])
 
     def close(self) -> None:
         """End the relay; connections end with it."""

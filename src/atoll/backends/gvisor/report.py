@@ -31,11 +31,11 @@ _found: dict[Runsc, str] = {}
 async def availability(config: SandboxConfig) -> Availability:
     """Return the report for `atoll doctor`."""
     try:
-        found = await asyncio.to_thread(runsc.find)
+        result = await asyncio.to_thread(runsc.find)
         python = await asyncio.to_thread(interpreter.resolve, config.python)
         host = await probe.host()
         require_jail(host)
-        used = await platform(found, tried=True)
+        used = await platform(result, tried=True)
     except BackendUnavailableError as exc:
         return Availability(usable=False, reason=exc.reason, hint=exc.hint)
     return Availability(
@@ -43,8 +43,8 @@ async def availability(config: SandboxConfig) -> Availability:
         isolation=Isolation.KERNEL,
         limits=_limits(host),
         details={
-            "runsc": f"{found.path} ({found.version})",
-            "platform": f"{used} (it has {', '.join(found.platforms)})",
+            "runsc": f"{result.path} ({result.version})",
+            "platform": f"{used} (it has {', '.join(result.platforms)})",
             "python": f"{python.path} ({'.'.join(map(str, python.version))})",
             "guest's user": "a fresh one for each sandbox" if host.switches_user else "yours",
             "cgroups": f"version {host.cgroup_version}" if host.cgroup_version else "not usable",
@@ -66,30 +66,30 @@ def require_level(least: Isolation | None) -> None:
         raise IsolationError(runsc.BACKEND, reason, "Use backend='wasm' or 'pyodide'.")
 
 
-async def platform(found: Runsc, *, tried: bool = False) -> str:
+async def platform(result: Runsc, *, tried: bool = False) -> str:
     """Return the platform to use: the first on which a program runs.
 
     Without `tried`, a single platform is assumed to work; otherwise the start fails.
     """
-    if found in _found or (len(found.platforms) == 1 and not tried):
-        return _found.get(found, found.platforms[0])
+    if result in _found or (len(result.platforms) == 1 and not tried):
+        return _found.get(result, result.platforms[0])
     failures = []
-    for name in found.platforms:
-        failure = await _try(found, name)
+    for name in result.platforms:
+        failure = await _try(result, name)
         if not failure:
-            _found[found] = name
+            _found[result] = name
             return name
         failures.append(f"{name}: {failure}")
     raise BackendUnavailableError(runsc.BACKEND, f"runsc fails: {'; '.join(failures)}", runsc.HINT)
 
 
-async def _try(found: Runsc, name: str) -> str:
+async def _try(result: Runsc, name: str) -> str:
     """Run a program in a container; return why it failed, or ""."""
-    if await asyncio.to_thread(found.is_script):
-        return f"{found.path} is a script, and a jail has no shell: name the program itself"
+    if await asyncio.to_thread(result.is_script):
+        return f"{result.path} is a script, and a jail has no shell: name the program itself"
     read, write = os.pipe2(os.O_CLOEXEC)
     try:
-        lease = client.request(_spec(found, name), [write] * 3)
+        lease = client.request(_spec(result, name), [write] * 3)
         os.close(write)
         write = -1
         ended = await asyncio.shield(lease.ended)
@@ -103,13 +103,13 @@ async def _try(found: Runsc, name: str) -> str:
     return "" if ended.exit == 0 else f"{said.decode(errors='replace').strip() or ended}"
 
 
-def _spec(found: Runsc, name: str) -> JailSpec:
+def _spec(result: Runsc, name: str) -> JailSpec:
     policy = ExecutionPolicy()
     return JailSpec(
         jailed=True,
-        argv=found.command(GUEST_ROOT + RUNSC, name, "run", "--bundle=/run", "probe"),
+        argv=result.command(GUEST_ROOT + RUNSC, name, "run", "--bundle=/run", "probe"),
         env={},
-        binds=(Bind(source=found.path, target=RUNSC),),
+        binds=(Bind(source=result.path, target=RUNSC),),
         workspace=None,
         limits=limits_outside(policy, 0),
         container=json.dumps(configuration(policy, _TRUE, {}, 0)),

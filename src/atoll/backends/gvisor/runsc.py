@@ -81,7 +81,7 @@ def _ask(path: str, _changed: int) -> Runsc:
     described = _output(path, "flags")
     has = _PLATFORMS.search(described)
     words = re.findall(r"[a-z]+", has[1]) if has else []
-    platforms = tuple(one for one in PREFERRED if one in words)
+    platforms = tuple(platform for platform in PREFERRED if platform in words)
     if not platforms:
         reason = f"{path} has none of the platforms {', '.join(PREFERRED)}"
         raise BackendUnavailableError(BACKEND, reason, HINT)

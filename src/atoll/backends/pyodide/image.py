@@ -49,7 +49,7 @@ sys.path.remove({GUEST_CODE!r})
 
 
 def find(pyodide: Distribution, runner: Deno) -> Path:
-    """Return the image for this Pyodide, guest package and Deno; build it if there is none."""
+    """Return the image for this Pyodide, guest package and Deno; build it if it is missing."""
     name = f"image-{pyodide.key}-{_sources_digest()}-{runner.version}"
     path = distribution.private_folder() / name
     if not path.exists():

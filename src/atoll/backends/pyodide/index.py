@@ -46,8 +46,8 @@ def find(index_url: str | Sequence[str] | None) -> Distribution:
 
 def _default() -> Distribution:
     """Return the installed one; else that of the CDN; else the npm package, which is the same."""
-    if found := distribution.installed():
-        return found
+    if result := distribution.installed():
+        return result
     failures = contextlib.suppress(_FailedError, BackendUnavailableError)
     with distribution.locked("download"), failures:
         return distribution.installed() or _download(CDN_URL, VERSION, pinned=True)

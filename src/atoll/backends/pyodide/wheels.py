@@ -46,7 +46,7 @@ def with_packages(environment: Environment | None) -> tuple[Path, ...]:
     """Return the wheels that every guest gets, then those by name, which take precedence."""
     named = environment.wheels if environment is not None else ()
     names = {path.name.partition("-")[0] for path in named}
-    return (*(one for one in installed() if one.name.partition("-")[0] not in names), *named)
+    return (*(wheel for wheel in installed() if wheel.name.partition("-")[0] not in names), *named)
 
 
 def install(names: Sequence[str]) -> tuple[str, ...]:

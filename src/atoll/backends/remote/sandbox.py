@@ -85,14 +85,14 @@ class RemoteSandbox(ClientSandbox):
             return _missing(exc)
         try:
             url = f"{connection.url.rstrip('/')}/health/detailed"
-            found = await connection.call("GET", url, timeout=10)
-            level = Isolation.parse(found["sandbox"]["isolation"])
+            answer = await connection.call("GET", url, timeout=10)
+            level = Isolation.parse(answer["sandbox"]["isolation"])
         except (AtollError, LookupError, TypeError) as exc:
             return _missing(exc)
         finally:
             await connections.release(connection)
         limits = {"all": "as in the backend that the service uses"}
-        details = {"url": connection.url, "version": str(found.get("version"))}
+        details = {"url": connection.url, "version": str(answer.get("version"))}
         return Availability(usable=True, isolation=level, limits=limits, details=details)
 
     async def initialize(self, context: Any = None) -> None:

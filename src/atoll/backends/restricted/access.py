@@ -210,12 +210,12 @@ class Access:
         if issubclass(owner, str) and getattr(owner, name) is getattr(str, name):
             checked = getattr(self._formatter, f"{name}_text")
             return checked if is_class else functools.partial(checked, value)
-        found = getattr(value, name)
-        function = getattr(found, "__func__", found)
-        if self._is_guest_function(function) or not callable(found):
-            return found
-        if is_guest_class(kind) and is_guest_class(type(found)):
-            return found
+        result = getattr(value, name)
+        function = getattr(result, "__func__", result)
+        if self._is_guest_function(function) or not callable(result):
+            return result
+        if is_guest_class(kind) and is_guest_class(type(result)):
+            return result
         raise refused(f"{kind.__name__}.{name}", "format a plain str")
 
     def _reader(self, value: Any) -> Any:

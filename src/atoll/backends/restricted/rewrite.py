@@ -82,13 +82,13 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
         """`import a.b` binds a, `import a.b as c` binds a.b."""
-        found: list[ast.stmt] = []
+        result: list[ast.stmt] = []
         for alias in node.names:
             name = plain(alias.name)
             wanted = name if alias.asname else f"{name}:"
             target = alias.asname or name.partition(".")[0]
-            found.append(_bind(node, target, _call(node, LOAD, ast.Constant(wanted))))
-        return found
+            result.append(_bind(node, target, _call(node, LOAD, ast.Constant(wanted))))
+        return result
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom | list[ast.stmt]:
         if node.module == "__future__":

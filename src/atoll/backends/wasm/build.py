@@ -78,7 +78,7 @@ def chosen(config: SandboxConfig) -> Path | None:
 
 
 def find(binary: Path | None = None) -> Built | None:
-    """Return the component if it was built; BackendUnavailableError says what is missing."""
+    """Return the component if it was built; BackendUnavailableError names the missing part."""
     try:
         folder = _folder(binary)
     except PackageNotFoundError as exc:
@@ -91,15 +91,15 @@ def find(binary: Path | None = None) -> Built | None:
 
 def ensure(binary: Path | None, progress: Progress) -> Built:
     """Return the component; build it if needed."""
-    if (found := find(binary)) is not None:
-        return found
+    if (result := find(binary)) is not None:
+        return result
     folder = _folder(binary)
     with _locked(folder):
-        if (found := _read(folder)) is None:
+        if (result := _read(folder)) is None:
             _make(folder, binary, progress)
-            found = _read(folder)
-    assert found is not None
-    return found
+            result = _read(folder)
+    assert result is not None
+    return result
 
 
 def write_component(target: Path, progress: Progress) -> None:

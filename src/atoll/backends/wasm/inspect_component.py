@@ -63,8 +63,8 @@ class Subject:
         """Send a request and return its result."""
         line = rpc.request("1", method, params)[:-1].decode("ascii")
         answer = rpc.decode(self._instance.handle(line, min(FUEL, FREE_FUEL)).encode("ascii"))
-        found: Json = answer["result"]
-        return found
+        result: Json = answer["result"]
+        return result
 
     def facts(self) -> tuple[list[int], int]:
         """Return the version of Python, and the address of KeyboardInterrupt."""

@@ -214,7 +214,7 @@ def _settings(image: str, library: str, built: Built, places: list[list[Any]]) -
 
 def _wasmtime() -> Path:
     """Return the folder of wasmtime: a worker's interpreter has no PYTHONPATH or user site."""
-    found = importlib.util.find_spec("wasmtime")
-    if found is None or found.origin is None:
+    result = importlib.util.find_spec("wasmtime")
+    if result is None or result.origin is None:
         raise BackendUnavailableError("wasm", "wasmtime is not installed", install_hint("wasm"))
-    return Path(found.origin).resolve().parent
+    return Path(result.origin).resolve().parent

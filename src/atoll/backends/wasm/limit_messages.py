@@ -34,9 +34,9 @@ def explain(
     if result.state_lost and ending is Ending.TRAP:
         return _trapped(result)
     if result.error_type == "ModuleNotFoundError" and (
-        found := _NO_MODULE.match(result.error or "")
+        match := _NO_MODULE.match(result.error or "")
     ):
-        return _not_installed(result, found[1])
+        return _not_installed(result, match[1])
     if result.error_type == "MemoryError" and policy.memory_bytes is not None:
         return _out_of_memory(result, policy.memory_bytes)
     return result

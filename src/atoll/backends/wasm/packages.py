@@ -47,8 +47,8 @@ def package_folder(built: Built) -> Path:
 
 def installed(built: Built) -> tuple[str, ...]:
     """Return the installed packages, as name-version."""
-    found = package_folder(built).glob("*.dist-info")
-    return tuple(sorted(path.name.removesuffix(".dist-info") for path in found))
+    result = package_folder(built).glob("*.dist-info")
+    return tuple(sorted(path.name.removesuffix(".dist-info") for path in result))
 
 
 def target(built: Built) -> Target:

@@ -1,4 +1,4 @@
-"""Print an answer, or what is known of a run that was interrupted; ask uses it.
+"""Print an answer, or the state of an interrupted run; `ask` uses it.
 
 SECURITY: code and output are a model's or a guest's. The Canvas makes all of it harmless.
 """

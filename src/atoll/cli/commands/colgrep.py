@@ -18,7 +18,7 @@ NOTHING_FOUND = 1
 
 
 def command(args: Namespace) -> int:
-    """Print the units that fit best; return 1 if there is none."""
+    """Print the units that fit best; return 1 without a match."""
     with open_index(args.path, args.search_server) as index:
         hits = colgrep(index, args.query, args.pattern, args.k)
     if hits.warning:

@@ -102,7 +102,7 @@ def remove(args: Namespace) -> int:
 
 
 def _find(name: str, known: dict[str, tuple[str, ...]]) -> list[Environment]:
-    """Return the environments of a name, or of a hash; ConfigError if there is none."""
+    """Return the environments of a name, or of a hash; ConfigError if it is missing."""
     environments = store.everything()
     if name in known:
         return [item for item in environments if item.requirements == known[name]]

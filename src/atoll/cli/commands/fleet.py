@@ -86,7 +86,7 @@ def _serve(args: Namespace) -> int:
 
 
 def status(args: Namespace) -> int:
-    """Print what is known of the fleet; return 0 if it answers and 1 if not."""
+    """Print the state of the fleet; return 0 if it answers and 1 if not."""
     address = fleet_address(args.address)
     try:
         facts = asyncio.run(_facts(address))

@@ -181,7 +181,7 @@ def _build_by_steps(args: Namespace) -> HeldImage:
 
 
 def _find(name: str) -> Record:
-    """Return the image of a name or of the beginning of a digest; ConfigError if there is none."""
+    """Return the image of a name or of the beginning of a digest; ConfigError if it is missing."""
     records = store.everything()
     digest = store.names().get(_canonical(name), "")
     beginning = name.removeprefix("sha256:")

@@ -55,11 +55,11 @@ class Fix:
 def fixes(sysctls: tuple[str, ...], python: str = sys.executable) -> list[Fix]:
     """Return what to install for settings that forbid user namespaces."""
     wanted = [setting for setting in sysctls if not setting.startswith(APPARMOR)]
-    found = [_profile(os.path.realpath(python))] if len(wanted) < len(sysctls) else []
+    result = [_profile(os.path.realpath(python))] if len(wanted) < len(sysctls) else []
     if wanted:
         text = "".join(f"{setting}\n" for setting in wanted)
-        found.append(Fix(SYSCTL_FILE, text, ("sysctl", "--load", SYSCTL_FILE)))
-    return found
+        result.append(Fix(SYSCTL_FILE, text, ("sysctl", "--load", SYSCTL_FILE)))
+    return result
 
 
 def run() -> int:

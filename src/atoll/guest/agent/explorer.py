@@ -88,8 +88,8 @@ class Explorer:
             answer = self._call("peek", n, start, path)
             if not self._mine(answer, path):
                 return str(answer["text"])
-            found: str = self._look("peek", answer, peek_file, path, n, start)
-            return found
+            result: str = self._look("peek", answer, peek_file, path, n, start)
+            return result
         text: str = self._call("peek", first, start if second is None else second)["text"]
         return text
 
@@ -115,10 +115,10 @@ class Explorer:
         path, pattern = (None, first) if second is None else (first, second)
         answer = self._call("grep", pattern, path, ignore_case)
         if path is not None and self._mine(answer, path):
-            found: Hits = self._look(
+            result: Hits = self._look(
                 "grep", answer, grep_file, path, pattern, ignore_case, answer["most"]
             )
-            return found
+            return result
         return _hits(answer)
 
     def list_dir(self, path: str = ".") -> list[str]:
@@ -220,18 +220,18 @@ class Explorer:
 
     def _look(self, name: str, answer: Any, work: CallHost, *args: Any) -> Any:
         """Look into a file of the own, and tell the host's log what was found."""
-        told = {"call": answer["call"]}
+        report = {"call": answer["call"]}
         try:
-            found = work(*args)
+            result = work(*args)
         except Exception as exc:
-            told["failed"] = type(exc).__name__
+            report["failed"] = type(exc).__name__
             raise
         else:
-            text = found if isinstance(found, str) else "\n".join(one["text"] for one in found)
-            told.update(text=text[:REPORTED], size=len(text))
-            return found
+            text = result if isinstance(result, str) else "\n".join(hit["text"] for hit in result)
+            report.update(text=text[:REPORTED], size=len(text))
+            return result
         finally:
-            self._call(name, **{OWN: told})
+            self._call(name, **{OWN: report})
 
     def _mine(self, answer: Any, path: str) -> bool:
         """Return whether a path is the guest's: the host has nothing of that name."""

@@ -1,7 +1,7 @@
 """Answers that are asked for when they are used: a plain loop of queries becomes one batch.
 
 Whatever is pending when the first answer is needed goes to the host together, side by side there.
-An answer that nobody uses is never asked for.
+An unused answer is never requested.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LazyAnswer:
 
 def _as_text(name: str) -> Callable[..., Any]:
     def method(self: LazyAnswer, *args: Any) -> Any:
-        plain = [str(one) if isinstance(one, LazyAnswer) else one for one in args]
+        plain = [str(value) if isinstance(value, LazyAnswer) else value for value in args]
         return getattr(str(self), name)(*plain)
 
     return method
@@ -70,9 +70,9 @@ class LazyQueue:
 
     def settle(self, wanted: LazyAnswer) -> None:
         """Ask for the one that is wanted, and for all that wait beside it."""
-        waiting = [one for one in self._pending if one is not wanted]
+        waiting = [pending for pending in self._pending if pending is not wanted]
         batch = [wanted, *waiting[: MOST_AT_ONCE - 1]]
-        answers = self._ask_all([one.prompt for one in batch])
+        answers = self._ask_all([pending.prompt for pending in batch])
         self._pending = waiting[MOST_AT_ONCE - 1 :]
-        for one, text in zip(batch, answers):
-            one.settled = text if isinstance(text, str) else str(text)
+        for pending, text in zip(batch, answers):
+            pending.settled = text if isinstance(text, str) else str(text)

@@ -43,8 +43,8 @@ class Hits(list):  # type: ignore[type-arg]
 
     def __getitem__(self, index: Any) -> Any:
         """Return a hit; of a slice, a list that knows how many there are in all."""
-        found = super().__getitem__(index)
-        return Hits(found, self.total, self.counted) if isinstance(index, slice) else found
+        result = super().__getitem__(index)
+        return Hits(result, self.total, self.counted) if isinstance(index, slice) else result
 
     def __repr__(self) -> str:
         lines, room = [], SHOWN_CHARACTERS
@@ -58,7 +58,7 @@ class Hits(list):  # type: ignore[type-arg]
 
     def _head(self, shown: int) -> str:
         if not self.total and self.counted:
-            words = ", ".join("{} {:,}".format(*one) for one in (self._words or {}).items())
+            words = ", ".join("{} {:,}".format(*pair) for pair in (self._words or {}).items())
             return "(nothing found{})".format(
                 "; lines with a word of it: " + words if words else ""
             )
@@ -140,19 +140,19 @@ def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
     hits, total, at = [], 0, 0
     with open_own(path) as file:
         for number, line in enumerate(file, 1):
-            found = search(line.rstrip("\r\n"))
-            if found:
+            match = search(line.rstrip("\r\n"))
+            if match:
                 total += 1
                 if total <= most:
-                    hits.append(_hit(number, at, found, line))
+                    hits.append(_hit(number, at, match, line))
             at += len(line)
     return Hits(hits, total)
 
 
-def _hit(number: int, at: int, found: Any, line: str) -> Json:
-    first = max(0, found.start() - SHOWN_LINE // 2)
+def _hit(number: int, at: int, result: Any, line: str) -> Json:
+    first = max(0, result.start() - SHOWN_LINE // 2)
     text = line.rstrip("\r\n")[first : first + SHOWN_LINE]
-    return {"line": number, "start": at + found.start(), "end": at + found.end(), "text": text}
+    return {"line": number, "start": at + result.start(), "end": at + result.end(), "text": text}
 
 
 def entries_of(path: str) -> list[str] | None:
@@ -160,7 +160,7 @@ def entries_of(path: str) -> list[str] | None:
     import os
 
     try:
-        with os.scandir(path) as found:
-            return [one.name + "/" * one.is_dir(follow_symlinks=False) for one in found]
+        with os.scandir(path) as result:
+            return [entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in result]
     except OSError:
         return None

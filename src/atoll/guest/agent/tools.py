@@ -85,7 +85,7 @@ class _Parameter:
 def _build(name: str, described: Any, relay: Relay) -> Any:
     if described is None:
         described = [{"name": "args", "kind": VARIADIC}, {"name": "kwargs", "kind": KEYWORDS}]
-    parameters = [_Parameter(one) for one in described]
+    parameters = [_Parameter(description) for description in described]
 
     def collect(given: Names) -> Any:
         return relay(*_arguments(parameters, given))
@@ -94,12 +94,14 @@ def _build(name: str, described: Any, relay: Relay) -> Any:
     exec(compile(_tree(name, parameters), "<tool>", "exec", dont_inherit=True), space)
     made: Any = space[name]
     made.__defaults__ = _defaults(parameters, (POSITIONAL_ONLY, POSITIONAL)) or None
-    keyword = [one for one in parameters if one.kind == KEYWORD and one.has_default]
-    made.__kwdefaults__ = {one.name: one.default for one in keyword} or None
+    keyword = [
+        parameter for parameter in parameters if parameter.kind == KEYWORD and parameter.has_default
+    ]
+    made.__kwdefaults__ = {parameter.name: parameter.default for parameter in keyword} or None
     made.__annotations__ = {
-        one.name: Annotation(one.annotation)
-        for one in parameters
-        if isinstance(one.annotation, str)
+        parameter.name: Annotation(parameter.annotation)
+        for parameter in parameters
+        if isinstance(parameter.annotation, str)
     }
     return made
 
@@ -113,7 +115,9 @@ def _tree(name: str, parameters: list[_Parameter]) -> Any:
 
     def named(*kinds: int) -> list[Any]:
         return [
-            _ast.arg(arg=one.name, annotation=None, **at) for one in parameters if one.kind in kinds
+            _ast.arg(arg=parameter.name, annotation=None, **at)
+            for parameter in parameters
+            if parameter.kind in kinds
         ]
 
     arguments = function.args
@@ -124,8 +128,8 @@ def _tree(name: str, parameters: list[_Parameter]) -> Any:
     arguments.kwarg = next(iter(named(KEYWORDS)), None)
     load = _ast.Load()
     given = _ast.Dict(
-        keys=[_ast.Constant(value=one.name, kind=None, **at) for one in parameters],
-        values=[_ast.Name(id=one.name, ctx=load, **at) for one in parameters],
+        keys=[_ast.Constant(value=parameter.name, kind=None, **at) for parameter in parameters],
+        values=[_ast.Name(id=parameter.name, ctx=load, **at) for parameter in parameters],
         **at,
     )
     called = _ast.Call(func=_ast.Name(id=_RELAY, ctx=load, **at), args=[given], keywords=[], **at)
@@ -134,9 +138,9 @@ def _tree(name: str, parameters: list[_Parameter]) -> Any:
 
 
 def _defaults(parameters: list[_Parameter], kinds: tuple[int, ...]) -> tuple[Any, ...]:
-    chosen = [one for one in parameters if one.kind in kinds]
-    tail = [one.default for one in chosen if one.has_default]
-    if any(one.has_default for one in chosen[: len(chosen) - len(tail)]):
+    chosen = [parameter for parameter in parameters if parameter.kind in kinds]
+    tail = [parameter.default for parameter in chosen if parameter.has_default]
+    if any(parameter.has_default for parameter in chosen[: len(chosen) - len(tail)]):
         raise ValueError("a parameter without a default follows one with a default")
     return tuple(tail)
 
@@ -145,27 +149,29 @@ def _arguments(parameters: list[_Parameter], given: Names) -> tuple[list[Any], N
     """Return what to send: a default is left to the host, what follows it goes by its name."""
     args: list[Any] = []
     kwargs: Names = {}
-    positional = [one for one in parameters if one.kind <= POSITIONAL]
-    more = next((given[one.name] for one in parameters if one.kind == VARIADIC), ())
+    positional = [parameter for parameter in parameters if parameter.kind <= POSITIONAL]
+    more = next(
+        (given[parameter.name] for parameter in parameters if parameter.kind == VARIADIC), ()
+    )
     needed = len(positional) if more else _positions(positional, given)
-    for index, one in enumerate(positional):
-        if index < needed or (len(args) == index and not one.is_default(given)):
-            args.append(given[one.name])
-        elif not one.is_default(given):
-            kwargs[one.name] = given[one.name]
-    for one in parameters:
-        if one.kind == KEYWORDS:
-            kwargs.update(given[one.name])
-        elif one.kind == KEYWORD and not one.is_default(given):
-            kwargs[one.name] = given[one.name]
+    for index, parameter in enumerate(positional):
+        if index < needed or (len(args) == index and not parameter.is_default(given)):
+            args.append(given[parameter.name])
+        elif not parameter.is_default(given):
+            kwargs[parameter.name] = given[parameter.name]
+    for parameter in parameters:
+        if parameter.kind == KEYWORDS:
+            kwargs.update(given[parameter.name])
+        elif parameter.kind == KEYWORD and not parameter.is_default(given):
+            kwargs[parameter.name] = given[parameter.name]
     return [*args, *more], kwargs
 
 
 def _positions(positional: list[_Parameter], given: Names) -> int:
     """Return how many parameters must be sent by position, because the last has no other way."""
-    found = [
+    result = [
         index
-        for index, one in enumerate(positional)
-        if one.kind == POSITIONAL_ONLY and not one.is_default(given)
+        for index, parameter in enumerate(positional)
+        if parameter.kind == POSITIONAL_ONLY and not parameter.is_default(given)
     ]
-    return found[-1] + 1 if found else 0
+    return result[-1] + 1 if result else 0

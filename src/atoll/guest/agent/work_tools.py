@@ -125,10 +125,10 @@ def _run_command(command: str, seconds: float, name: str) -> Json:
         size = output.seek(0, os.SEEK_END)
         output.seek(0)
         text = output.read(4 * LONGEST_OUTPUT).decode("utf-8", "replace")[:LONGEST_OUTPUT]
-    found = {"exit_code": running.exit_code, "output": text, "timed_out": late}
+    result = {"exit_code": running.exit_code, "output": text, "timed_out": late}
     if len(text.encode("utf-8", "replace")) < size:
-        found["truncated"] = True
-    return found
+        result["truncated"] = True
+    return result
 
 
 def _run_code(code: str) -> Json:

@@ -13,21 +13,21 @@ def find(code: str, most: int) -> list[tuple[int, int, str]]:
     """Return the first `most` of them: line from 1, column from 0, character."""
     if code.isascii() or not any(control in code for control in CONTROLS):
         return []
-    found: list[tuple[int, int, str]] = []
+    result: list[tuple[int, int, str]] = []
     lines = code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines, 1):
         if line.isascii():
             continue
         for column, character in enumerate(line):
             if character in CONTROLS:
-                found.append((number, column, character))
-                if len(found) == most:
-                    return found
-    return found
+                result.append((number, column, character))
+                if len(result) == most:
+                    return result
+    return result
 
 
 def warning(code: str) -> str:
-    """Return a line, with its end, that warns of the first of them; empty if there is none."""
+    """Return a line, with its end, that warns of the first of them; empty without one."""
     for line, _, character in find(code, 1):
         return (
             "warning: line {} has a bidirectional control character (U+{:04X}): "

@@ -21,18 +21,18 @@ IGNORED_FILES = frozenset({"user_code.py"})
 
 def scan(root: str) -> Snapshot:
     """Return (size, mtime, inode) of every regular file below `root`; follow no link."""
-    found: Snapshot = {}
+    result: Snapshot = {}
     folders, visited = [""], 0
-    while folders and len(found) < MAX_FILES and visited < MAX_FOLDERS:
+    while folders and len(result) < MAX_FILES and visited < MAX_FOLDERS:
         folder = folders.pop()
         visited += 1
         try:
             with os.scandir(root + "/" + folder if folder else root) as entries:
                 for entry in entries:
-                    _note(entry, folder, folders, found)
+                    _note(entry, folder, folders, result)
         except OSError:
             continue  # gone meanwhile, or closed to us: it is not ours to report
-    return found
+    return result
 
 
 def changed(root: str) -> int | None:

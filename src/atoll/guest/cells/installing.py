@@ -43,22 +43,22 @@ _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 def package_of(module: str) -> str:
     """Return the package that a module is most likely installed by."""
-    return next((name for name, one in _IMPORTED_AS.items() if one == module), module)
+    return next((name for name, imported in _IMPORTED_AS.items() if imported == module), module)
 
 
 def refuse_or_settle(text: str) -> bool:
-    """Return whether a command installs only what is there; UsageError if it needs a network."""
-    found = [match for match in map(_INSTALL.match, re.split(r"&&|\|\||;|\n", text)) if match]
-    if found and has_network() and all(match["tool"].startswith("pip") for match in found):
+    """Return whether all packages of a command are present; UsageError if it needs a network."""
+    result = [match for match in map(_INSTALL.match, re.split(r"&&|\|\||;|\n", text)) if match]
+    if result and has_network() and all(match["tool"].startswith("pip") for match in result):
         _install_into_session()
         return False
-    for match in found:
+    for match in result:
         reason = _refusal(match)
         if reason:
             raise UsageError(reason)
         names = _requirements(match["rest"])
         print("Requirement already satisfied: {}".format(", ".join(names)))
-    return bool(found) and not re.search(r"&&|\|\||;|\n", text.strip())
+    return bool(result) and not re.search(r"&&|\|\||;|\n", text.strip())
 
 
 def why_it_failed(command: list[str]) -> str:
@@ -93,7 +93,7 @@ def uses_network(text: str) -> bool:
 
 
 def _refusal(match: re.Match[str]) -> str:
-    """Return why a command is refused; empty if it installs only what is there."""
+    """Return why a command is refused; empty if it installs only packages that are present."""
     tool, wanted = match["tool"], _requirements(match["rest"])
     missing = [name for name in wanted if not _is_there(name)]
     if wanted and not missing and tool.startswith("pip"):
@@ -122,9 +122,9 @@ def _is_there(name: str) -> bool:
     import importlib.util
 
     module = _IMPORTED_AS.get(name.lower(), name.replace("-", "_"))
-    for one in (module, module.lower()):
+    for candidate in (module, module.lower()):
         try:
-            if importlib.util.find_spec(one) is not None:
+            if importlib.util.find_spec(candidate) is not None:
                 return True
         except (ImportError, ValueError, AttributeError):
             continue

@@ -52,7 +52,7 @@ class TimeLoop(asyncio.BaseEventLoop):
         """There are none."""
 
     def _write_to_self(self) -> None:
-        """Nobody else could have woken it."""
+        """No other thread could have woken it."""
 
 
 def install() -> None:

@@ -157,11 +157,11 @@ def _filled_in(text: str, frame: FrameType) -> str:
     """Return a command with {expressions} and $names of the guest's replaced by their values."""
     known = dict(frame.f_globals, **frame.f_locals)
 
-    def value(found: Any) -> str:
+    def value(result: Any) -> str:
         try:
-            return str(eval(found[1], dict(known)))
+            return str(eval(result[1], dict(known)))
         except Exception:
-            return str(found[0])
+            return str(result[0])
 
     text = re.sub(r"(?<![${])\{([^{}\n]+)\}(?!\})", value, text)
     return re.sub(

@@ -128,8 +128,8 @@ class _Reader:
     def _read_command(self, line: str) -> bool:
         """Take a line if it is a command; whether it was."""
         number = self._at + 1
-        if found := _STATEMENT.fullmatch(line):
-            indent, sign, text = found.groups()
+        if match := _STATEMENT.fullmatch(line):
+            indent, sign, text = match.groups()
             kind = {"!": SHELL, "!!": CAPTURE, "?": HELP, "??": HELP}.get(sign, LINE)
             if kind == LINE and not _MAGIC_NAME.match(text):
                 return False
@@ -137,14 +137,14 @@ class _Reader:
                 return False
             text = (sign[1:] if kind == LINE else "") + self._whole(text)
             self._write(indent, Command(number, kind, text))
-        elif found := _ASSIGNMENT.fullmatch(line):
-            target, sign, text = found.groups()
+        elif match := _ASSIGNMENT.fullmatch(line):
+            target, sign, text = match.groups()
             if sign == LINE and not _MAGIC_NAME.match(text):
                 return False
             kind = CAPTURE if sign == SHELL else LINE
             self._write(target + " ", Command(number, kind, self._whole(text)))
-        elif found := _QUESTION.fullmatch(line):
-            self._write(found[1], Command(number, HELP, found[2]))
+        elif match := _QUESTION.fullmatch(line):
+            self._write(match[1], Command(number, HELP, match[2]))
         else:
             return False
         return True

@@ -404,7 +404,9 @@ def _error_args(exc: BaseException) -> list[Any]:
         given = exc.args[:MAX_ERROR_ARGS]
     except Exception:  # a class of the guest's
         return []
-    return [_small_value(one, values.short_repr(one), VALUE_BYTES // len(given)) for one in given]
+    return [
+        _small_value(value, values.short_repr(value), VALUE_BYTES // len(given)) for value in given
+    ]
 
 
 def _own_frames(exc: BaseException, script: str) -> types.TracebackType | None:

@@ -71,8 +71,8 @@ class CellSources:
         if self._linecache is None and type(shown) is type(sys):
             self._linecache = shown
         modules = [self._linecache] if shown is self._linecache else [self._linecache, shown]
-        found = [one.__dict__.get("cache") for one in modules if type(one) is type(sys)]
-        return [cache for cache in found if type(cache) is dict]
+        result = [module.__dict__.get("cache") for module in modules if type(module) is type(sys)]
+        return [cache for cache in result if type(cache) is dict]
 
     def cell_of(self, kind: type) -> str | None:
         """Return the name of the cell that a class was defined in; None if it is not known."""
@@ -82,8 +82,8 @@ class CellSources:
             if name in self.kept:
                 return str(name)
         wanted = "class {}".format(kind.__qualname__.rpartition(".")[2])
-        found = [name for name, code in self.kept.items() if wanted in code]
-        return found[-1] if found else None
+        result = [name for name, code in self.kept.items() if wanted in code]
+        return result[-1] if result else None
 
     def serve_inspect(self) -> None:
         """Let inspect.getsource() find classes: it wants a module's file, and cells have none."""

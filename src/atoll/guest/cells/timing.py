@@ -67,7 +67,7 @@ def _timeit(code: str, namespace: Names, number: int, repeats: int) -> None:
     while len(runs) < repeats and time.perf_counter() < deadline:
         runs.append(_measure(work, namespace, number))
     mean = sum(runs) / len(runs)
-    spread = (sum((one - mean) ** 2 for one in runs) / len(runs)) ** 0.5
+    spread = (sum((run - mean) ** 2 for run in runs) / len(runs)) ** 0.5
     text = "{} ± {} per loop (mean ± std. dev. of {} run{}, {:,} loop{} each)"
     plural = ("" if len(runs) == 1 else "s", "" if number == 1 else "s")
     print(text.format(_shown(mean), _shown(spread), len(runs), plural[0], number, plural[1]))

@@ -19,7 +19,7 @@ def when_loaded(name: str, change: Change) -> None:
     if module is not None:
         change(module)
         return
-    finder = next((one for one in sys.meta_path if type(one) is ChangingFinder), None)
+    finder = next((known for known in sys.meta_path if type(known) is ChangingFinder), None)
     if finder is None:
         finder = ChangingFinder()
         sys.meta_path.insert(0, finder)

@@ -46,8 +46,8 @@ class Preloaded:
 
         Threads of the guest may change it meanwhile, and not every key has to be a str.
         """
-        found = list(self._namespace.items())
-        return {name: v for name, v in found if type(name) is str and not self.holds(name)}
+        result = list(self._namespace.items())
+        return {name: v for name, v in result if type(name) is str and not self.holds(name)}
 
     def make_way(self, names: Iterable[str]) -> None:
         """Unbind modules that would hide what the host offers under these names."""
@@ -108,8 +108,8 @@ def name_of(module: Any) -> str:
 
 
 def _own(module: Any) -> Names:
-    found: Names = _MODULE.__getattribute__(module, "__dict__")
-    return found
+    result: Names = _MODULE.__getattribute__(module, "__dict__")
+    return result
 
 
 def _imported(late: Any) -> Any:

@@ -41,7 +41,7 @@ class OneWay:
         self.ended = False
 
     def step(self, readable: set[int], writable: set[int]) -> None:
-        """Read or write what is possible without waiting."""
+        """Read and write without blocking."""
         try:
             if self.target.fileno() in writable and self.chunk:
                 self.chunk = self.chunk[self.target.send(self.chunk) :]
@@ -125,14 +125,14 @@ def _connected(port: int) -> socket.socket | None:
 
 def _listening() -> bytes:
     """Return the kernel's tables of sockets, as far as they list those that listen."""
-    found = b""
+    result = b""
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(path, "rb") as table:
-                found += b"".join(row for row in table if row.split()[3:4] == [b"0A"])
+                result += b"".join(row for row in table if row.split()[3:4] == [b"0A"])
         except OSError:
             pass
-    return found[:MOST_LISTED]
+    return result[:MOST_LISTED]
 
 
 def _carry(ways: list[OneWay], others: list[socket.socket]) -> tuple[list[OneWay], set[int]]:

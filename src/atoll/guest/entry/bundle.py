@@ -90,7 +90,10 @@ def _key(folder: str) -> bytes:
         if name.endswith(".py")
     ]
     facts = [(name, os.stat(name)) for name in sorted(names)]
-    found = [(os.path.relpath(name, folder), one.st_mtime_ns, one.st_size) for name, one in facts]
+    found = [
+        (os.path.relpath(name, folder), status.st_mtime_ns, status.st_size)
+        for name, status in facts
+    ]
     return repr((sys.version, found)).encode() + b"\n"
 
 
@@ -132,7 +135,7 @@ def _imported(tree: Any, package: str) -> list[str]:
             parts = package.split(".") if package else []
             base = parts[: len(parts) + 1 - node.level] + ([node.module] if node.module else [])
             found.append(".".join(base))
-            found += [".".join([*base, one.name]) for one in node.names]
+            found += [".".join([*base, alias.name]) for alias in node.names]
     return found
 
 

@@ -74,7 +74,7 @@ def forget_javascript() -> None:
 
     SECURITY: hygiene, no wall. Whoever gets there by other ways finds a thread that may do nothing.
     """
-    for finder in [one for one in sys.meta_path if "JsFinder" in type(one).__name__]:
+    for finder in [importer for importer in sys.meta_path if "JsFinder" in type(importer).__name__]:
         sys.meta_path.remove(finder)
         vars(finder)["jsproxies"].clear()  # functions of pyodide.ffi lead to it
     for name in [name for name in sys.modules if name.partition(".")[0] in BRIDGES]:

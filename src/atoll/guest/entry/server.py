@@ -187,7 +187,7 @@ class Server:
             from ..agent.work_tools import WorkTools
         namespace, waves = self._repl.namespace, Waves()
         self._call_host = call_host = waves.numbered(self._bridge.call_host)
-        functions: Names = dict(make(one, call_host) for one in described)
+        functions: Names = dict(make(description, call_host) for description in described)
         explorer = Explorer(call_host, namespace, self._repl.preloaded.own, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
             functions.update((name, getattr(owner, name)) for name in owner.NAMES)
@@ -196,7 +196,7 @@ class Server:
         offered.update((name, getattr(named, name)) for name in named.NAMES)
         offered["context_len"] = ContextLength(agent["context_len"])
         self._offer(offered)
-        self._tools = {one["name"] for one in described}
+        self._tools = {tool["name"] for tool in described}
         self._helpers.update((name, offered[name]) for name in set(offered) - self._tools)
         namespace["answer"] = {"content": "", "ready": False}
 
@@ -237,7 +237,7 @@ class Server:
         """Offer these tools and no others; a helper that a tool stood before is there again."""
         with self._runtime:
             from ..agent.tools import make
-        tools = dict(make(one, self._call_host) for one in params["tools"])
+        tools = dict(make(description, self._call_host) for description in params["tools"])
         for name in self._tools.difference(tools, self._helpers):
             self._offered.pop(name, None)
             vars(builtins).pop(name, None)

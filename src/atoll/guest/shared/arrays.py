@@ -127,8 +127,8 @@ def _encode_frame(value: Any, name: str, columns: _Columns) -> Tagged:
     if name == "Series":
         body = {"name": columns.items(value.name), "v": columns.column(value)}
         return dict(body, **{TAG: "series", "index": index})
-    found = [columns.column(value.iloc[:, at]) for at in range(value.shape[1])]
-    return {TAG: "frame", "index": index, "labels": columns.index(value.columns), "v": found}
+    result = [columns.column(value.iloc[:, at]) for at in range(value.shape[1])]
+    return {TAG: "frame", "index": index, "labels": columns.index(value.columns), "v": result}
 
 
 class _Columns:
@@ -143,7 +143,7 @@ class _Columns:
             return {"names": names, "range": [index.start, index.stop, index.step]}
         if type(index).__name__ == "MultiIndex":
             levels = [index.get_level_values(at) for at in range(index.nlevels)]
-            return {"names": names, "levels": [self.column(one.to_series()) for one in levels]}
+            return {"names": names, "levels": [self.column(level.to_series()) for level in levels]}
         return {"names": names, "levels": [self.column(index.to_series())]}
 
     def column(self, series: Any) -> Tagged:
@@ -302,7 +302,7 @@ class _Reader:
         if value[TAG] == "series":
             series = self._column(value["v"])
             return self._with_index(series, index).rename(self._decode(value["name"]))
-        columns = [self._with_index(self._column(one), index) for one in value["v"]]
+        columns = [self._with_index(self._column(column), index) for column in value["v"]]
         labels = self._index(value["labels"])
         if len(labels) != len(columns):
             raise ValueError("{} labels for {} columns".format(len(labels), len(columns)))
@@ -323,7 +323,7 @@ class _Reader:
             if len(range(start, stop, step)) >= MAX_LENGTH:
                 raise ValueError("an index that is too long")
             return self._pandas.RangeIndex(start, stop, step, name=names[0])
-        levels = [self._labels(one) for one in value["levels"]]
+        levels = [self._labels(level) for level in value["levels"]]
         if len(levels) == 1:
             return levels[0].rename(names[0])
         return self._pandas.MultiIndex.from_arrays(levels, names=names)

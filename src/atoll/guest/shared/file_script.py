@@ -56,12 +56,12 @@ def answer(request: Json) -> Json:
     if "data" in params:
         params["data"] = base64.b64decode(params["data"])
     try:
-        found: Json = workspace.run(request["operation"], params)
+        result: Json = workspace.run(request["operation"], params)
     except ValueError as exc:
         return {"invalid": str(exc)}
-    if "data" in found:
-        found["data"] = base64.b64encode(found["data"]).decode()
-    return found
+    if "data" in result:
+        result["data"] = base64.b64encode(result["data"]).decode()
+    return result
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ class Glob:
     """A pattern, ready to be matched: in time that no pattern can blow up."""
 
     def __init__(self, pattern: str) -> None:
-        self._ways = [_segments(one) for one in _braces(pattern.strip("/"))]
+        self._ways = [_segments(choice) for choice in _braces(pattern.strip("/"))]
 
     def matches(self, path: str) -> bool:
         """Return whether a relative path matches."""
@@ -103,13 +103,13 @@ def _braces(pattern: str) -> list[str]:
     if len(pattern) > LONGEST:
         raise ValueError("the pattern has more than {:,} characters".format(LONGEST))
     while found:
-        one = found.pop()
-        start, end = _innermost(one)
+        first = found.pop()
+        start, end = _innermost(first)
         if start < 0:
-            done.append(one)
+            done.append(first)
             continue
-        head, tail = one[:start], one[end + 1 :]
-        found += [head + choice + tail for choice in one[start + 1 : end].split(",")]
+        head, tail = first[:start], first[end + 1 :]
+        found += [head + choice + tail for choice in first[start + 1 : end].split(",")]
         if len(found) + len(done) > MOST_ALTERNATIVES:
             raise ValueError("the pattern has more than {} alternatives".format(MOST_ALTERNATIVES))
     return done

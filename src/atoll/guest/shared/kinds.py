@@ -161,5 +161,5 @@ DECODERS: dict[str, Callable[[Tagged], Any]] = {
     "fraction": _decode_fraction,
     "uuid": _decode_uuid,
     "path": _decode_path,
-    "range": lambda value: range(*(int(one, 16) for one in value["v"])),
+    "range": lambda value: range(*(int(number, 16) for number in value["v"])),
 }

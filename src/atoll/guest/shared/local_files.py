@@ -23,7 +23,7 @@ def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
     if "\0" in path:
         raise ValueError("the path contains a zero byte")
     whole = os.path.join(path, "") if path.startswith("/") else ""
-    root = next((one for one in roots if whole.startswith(one + "/")), "")
+    root = next((base for base in roots if whole.startswith(base + "/")), "")
     inner = path[len(root) :].lstrip("/") or "."
     if os.path.normpath(inner).split("/")[0] == "..":
         raise ValueError("the path is outside the working folder")
@@ -52,8 +52,8 @@ class LocalFiles:
 
     def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
         """Return names and stats of a folder's entries; links are not followed."""
-        with os.scandir(self._at(path)) as found:
-            return [(one.name, one.stat(follow_symlinks=False)) for one in found]
+        with os.scandir(self._at(path)) as result:
+            return [(entry.name, entry.stat(follow_symlinks=False)) for entry in result]
 
     def walk(self, path: str) -> Iterator[LocalEntry]:
         """Yield files and folders below a folder; for a file, the file itself."""
@@ -95,7 +95,7 @@ class LocalFiles:
             raise
 
     def stat(self, path: str) -> os.stat_result:
-        """Return what is known of a file, folder or link; a link is not followed."""
+        """Describe a file, folder or link; a link is not followed."""
         return os.lstat(self._at(path))
 
     def delete(self, path: str, *, recursive: bool) -> None:

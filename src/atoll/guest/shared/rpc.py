@@ -1,7 +1,7 @@
 """JSON-RPC 2.0, one message a line: the codec of both ends of a sandbox's private channel.
 
 SECURITY: the peer is hostile. A line is capped in size before it is kept, in depth before it is
-parsed, and its shape is checked before anybody sees it.
+parsed, and its shape is checked before it is returned.
 
 The C halves of the json module are used as they are: guest code that patches json does not reach
 them, and a guest starts without the half dozen modules that json imports.

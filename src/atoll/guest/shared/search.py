@@ -44,13 +44,13 @@ def search(
     find, chosen = matcher(pattern, regex, ignore_case), chooser(glob)
     matches: list[list[Any]] = []
     cut = False
-    for found in _files(place, path):
-        cut |= found.too_deep
-        if stat.S_ISREG(found.info.st_mode) and chosen(found.path):
-            data, headed = _heads(_text_of(found))
+    for file in _files(place, path):
+        cut |= file.too_deep
+        if stat.S_ISREG(file.info.st_mode) and chosen(file.path):
+            data, headed = _heads(_text_of(file))
             cut |= headed
             hits = matching_lines(find, data, max_results + 1 - len(matches))
-            matches += [[found.path, line, text] for line, text in hits]
+            matches += [[file.path, line, text] for line, text in hits]
         if len(matches) > max_results:
             cut = True
             break
@@ -117,12 +117,12 @@ def _files(place: Place, path: str) -> Iterator[Found]:
         return
 
 
-def _text_of(found: Found) -> bytes:
+def _text_of(file: Found) -> bytes:
     """Return a file's text; skip binary, oversized, vanished and unreadable files."""
-    if found.info.st_size > texts.MAX_FILE_BYTES:
+    if file.info.st_size > texts.MAX_FILE_BYTES:
         return b""
     try:
-        fd = found.open()
+        fd = file.open()
     except OSError:
         return b""
     try:

@@ -34,7 +34,7 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
 
 
 def too_large(verb: str, size: int, most: int) -> str:
-    """Return what is wrong with a file of `size` bytes where `most` are accepted."""
+    """Return the fault of a file of `size` bytes where `most` are accepted."""
     return "it {} {:,} bytes; the limit is {:,}".format(verb, size, most)
 
 

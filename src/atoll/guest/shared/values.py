@@ -163,7 +163,7 @@ class _Encoder:
     def _encode_array(self, value: Any, depth: int) -> Any:
         if self._typed:
             try:
-                return arrays.encode(value, self._spend, lambda one: self.encode(one, depth + 2))
+                return arrays.encode(value, self._spend, lambda item: self.encode(item, depth + 2))
             except arrays.NotPlainError as exc:
                 if self._strict:
                     raise UncrossableError(str(exc)) from None

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
             ...
 
         def stat(self, path: str) -> os.stat_result:
-            """Return what is known of a file, folder or link; a link is not followed."""
+            """Describe a file, folder or link; a link is not followed."""
             ...
 
         def delete(self, path: str, *, recursive: bool) -> None:
@@ -206,10 +206,10 @@ class Workspace:
         fits = globs.Glob(pattern).matches
         entries: list[list[Any]] = []
         cut = False
-        for found in self._walk(path):
-            cut |= found.too_deep
-            if fits(found.path):
-                entries.append(_entry(found.path, found.info))
+        for file in self._walk(path):
+            cut |= file.too_deep
+            if fits(file.path):
+                entries.append(_entry(file.path, file.info))
             if len(entries) > MAX_FOUND:
                 cut = True
                 break

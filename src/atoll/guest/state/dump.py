@@ -50,8 +50,8 @@ class Dump:
         self._namespace = {n: v for n, v in dict(vars(module)).items() if type(n) is str}
         self.left_out: dict[str, str] = {}
         self.sizes: dict[str, int] = {}
-        found = {name: _module_name(value) for name, value in self._namespace.items()}
-        self._modules = {n: known for n, known in found.items() if known and self._may_travel(n)}
+        modules = {name: _module_name(value) for name, value in self._namespace.items()}
+        self._modules = {n: known for n, known in modules.items() if known and self._may_travel(n)}
 
     def make(self, budget: Budget, others: Names | None = None) -> None:
         """Pickle all that can be; `others` are facts that go with it."""
@@ -70,7 +70,7 @@ class Dump:
         budget = blocks.Budget(cap)
         self.make(budget)
         while budget.used > cap and self.sizes:
-            name = max(self.sizes, key=lambda one: self.sizes[one])
+            name = max(self.sizes, key=lambda key: self.sizes[key])
             self.left_out[name] = "it has {:,} bytes".format(self.sizes[name])
             self.sizes, budget = {}, blocks.Budget(cap)
             self.make(budget)

@@ -38,8 +38,8 @@ class Folder:
             parent = waiting.pop()
             try:
                 with os.scandir(os.path.join(self._root, parent)) as entries:
-                    found = sorted(entries, key=lambda entry: entry.name)
-                for entry in found:
+                    children = sorted(entries, key=lambda entry: entry.name)
+                for entry in children:
                     self._note(os.path.join(parent, entry.name), entry, waiting, budget)
             except OSError as exc:
                 self.left_out["folder " + parent] = str(exc.strerror)
@@ -112,10 +112,10 @@ def put(root: str, tag: bytes, name: bytes, data: Buffer, replace: bool = False)
 def _remove(place: str, device: int) -> None:
     """Delete a file or link of this file system."""
     try:
-        found = os.lstat(place)
+        status = os.lstat(place)
     except FileNotFoundError:
         return
-    if found.st_dev == device and not stat.S_ISDIR(found.st_mode):
+    if status.st_dev == device and not stat.S_ISDIR(status.st_mode):
         os.unlink(place)
 
 

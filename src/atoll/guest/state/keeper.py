@@ -118,8 +118,8 @@ class Keeper:
         return {"restored": len(facts["names"])}
 
     def _dump(self, library: Any, given: Any, whole: bool) -> dump.Dump:
-        found = self._module, self._offered, self._preloaded
-        return dump.Dump(*found, library, given=given, whole=whole)
+        result = self._module, self._offered, self._preloaded
+        return dump.Dump(*result, library, given=given, whole=whole)
 
     def _others(self) -> Json:
         """Return what a session has besides variables and files, as far as it can be saved."""
@@ -145,11 +145,11 @@ def _load(stream: Any, name: str) -> Any:
 
 def _named(others: Json) -> dict[str, str]:
     """Return what of `others` a state without them lacks, each with the reason."""
-    found = {"environment " + name: NOT_SAVED for name in others["environment"]}
-    found.update((name, NOT_SAVED) for name in others["settings"])
+    result = {"environment " + name: NOT_SAVED for name in others["environment"]}
+    result.update((name, NOT_SAVED) for name in others["settings"])
     if others["folder"] is not None:
-        found["current folder"] = NOT_SAVED
-    return found
+        result["current folder"] = NOT_SAVED
+    return result
 
 
 def _restore_others(facts: Json) -> None:
@@ -165,8 +165,8 @@ def _restore_others(facts: Json) -> None:
 
 
 def _largest(sizes: dict[str, int]) -> list[list[Any]]:
-    found = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
-    return [[name[:MAX_TEXT], size] for name, size in found]
+    result = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
+    return [[name[:MAX_TEXT], size] for name, size in result]
 
 
 def shortened(left_out: dict[str, str]) -> dict[str, str]:

@@ -41,8 +41,8 @@ def current_folder(root: str) -> str | None:
 
 def generators() -> Json:
     """Return the states of the random generators of modules that were imported."""
-    found = {name: sys.modules[name] for name in ("random", "numpy.random") if name in sys.modules}
-    return {name: getattr(module, _READERS[name])() for name, module in found.items()}
+    result = {name: sys.modules[name] for name in ("random", "numpy.random") if name in sys.modules}
+    return {name: getattr(module, _READERS[name])() for name, module in result.items()}
 
 
 def restore_generators(states: Json) -> None:
@@ -54,24 +54,24 @@ def restore_generators(states: Json) -> None:
 
 def settings() -> Json:
     """Return the settings of the interpreter that a state holds, by their names."""
-    found: Json = {
+    result: Json = {
         "sys.path": list(sys.path),
         "sys.argv": list(sys.argv),
         "recursion limit": sys.getrecursionlimit(),
     }
     if hasattr(os, "umask"):
-        found["umask"] = mask = os.umask(0o077)
+        result["umask"] = mask = os.umask(0o077)
         os.umask(mask)
-    return found
+    return result
 
 
-def restore_settings(found: Json) -> None:
+def restore_settings(settings: Json) -> None:
     """Set these again."""
     for name, values in (("sys.path", sys.path), ("sys.argv", sys.argv)):
-        values[:] = found.get(name, values)
-    sys.setrecursionlimit(found.get("recursion limit", sys.getrecursionlimit()))
-    if "umask" in found:
-        os.umask(found["umask"])
+        values[:] = settings.get(name, values)
+    sys.setrecursionlimit(settings.get("recursion limit", sys.getrecursionlimit()))
+    if "umask" in settings:
+        os.umask(settings["umask"])
 
 
 def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
@@ -80,13 +80,13 @@ def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
     `before` is what files_elsewhere returned when the session started: mounts are made there, too.
     `clones` are forks that the host made.
     """
-    found = {path: NOT_HERE for path in files_elsewhere(root) if path not in before}
+    result = {path: NOT_HERE for path in files_elsewhere(root) if path not in before}
     if _threads() > 1:
-        found["threads"] = "running threads are not saved"
+        result["threads"] = "running threads are not saved"
     if set(_children()) - set(clones):
-        found["processes"] = "running processes are not saved"
-    found.update(("handler of signal {}".format(number), NOT_KEPT) for number in _handled())
-    return found
+        result["processes"] = "running processes are not saved"
+    result.update(("handler of signal {}".format(number), NOT_KEPT) for number in _handled())
+    return result
 
 
 def own_modules(root: str, before: set[str]) -> dict[str, str]:
@@ -95,8 +95,8 @@ def own_modules(root: str, before: set[str]) -> dict[str, str]:
     A restored session imports them again, with the variables that they have then. `before` is as
     in `find`: an interpreter may lie in one of these folders, too.
     """
-    folders = tuple(os.path.join(one, "") for one in (root, *ELSEWHERE) if one)
-    mounted = tuple(os.path.join(one, "") for one in before)
+    folders = tuple(os.path.join(folder, "") for folder in (root, *ELSEWHERE) if folder)
+    mounted = tuple(os.path.join(path, "") for path in before)
     known = [
         (name, getattr(module, "__file__", None)) for name, module in dict(sys.modules).items()
     ]
@@ -139,19 +139,19 @@ def mounted_elsewhere() -> set[str]:
 
     For a zygote: its guests have nothing else in them at first.
     """
-    found = set()
+    result = set()
     with open("/proc/self/mountinfo", "rb") as lines:
         for line in lines:
             raw = line.split()[4].decode("unicode_escape")  # a space is \040 there
             path = os.fsdecode(raw.encode("latin-1"))
             for folder in ELSEWHERE:
                 if path.startswith(folder + "/"):
-                    found.add(folder + "/" + path[len(folder) + 1 :].partition("/")[0])
-    return found
+                    result.add(folder + "/" + path[len(folder) + 1 :].partition("/")[0])
+    return result
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return what two names of one folder have in common; None if there is no such folder."""
+    """Return what two names of one folder have in common; None if the folder does not exist."""
     try:
         info = os.stat(path)
     except OSError:

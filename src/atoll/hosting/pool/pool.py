@@ -200,7 +200,7 @@ class Pool:
         return pool
 
     def _retire(self, pool: Pool) -> None:
-        """End a pool's zygotes when their guests have; what is over by now is forgotten."""
+        """End a pool's zygotes when their guests have; ended ones are forgotten."""
         ending = asyncio.ensure_future(pool.wind_down())
         self._winding_down.add(ending)
         ending.add_done_callback(self._winding_down.discard)

@@ -85,7 +85,7 @@ def import_statement(text: str) -> str:
 
 
 def offers(line: str) -> set[str]:
-    """Packages and names that an import statement makes available; ConfigError if it is none."""
+    """Packages and names that an import statement makes available; ConfigError if it is not one."""
     try:
         (statement,) = ast.parse(line).body
     except (SyntaxError, ValueError):

@@ -60,7 +60,7 @@ def names_below(trees: list[str]) -> set[str]:
 
 
 def kind_of(path: str) -> int | None:
-    """Return the mode of a file, with its kind; None if there is none."""
+    """Return the mode of a file, with its kind; None if it is missing."""
     try:
         return os.lstat(path).st_mode
     except FileNotFoundError:

@@ -56,7 +56,7 @@ class Freezer:
                 _send(pid, signal.SIGCONT, self._processes)
 
     def _switch(self, text: str) -> bool:
-        """Use the control group's own switch; return False if there is none."""
+        """Use the control group's own switch; return False if it is missing."""
         path = Path(self._folder, "cgroup.freeze")
         if not self._folder or not path.exists():
             return False

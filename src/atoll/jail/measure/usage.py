@@ -103,7 +103,7 @@ class JailUsage:
             return None
 
     def _read(self, name: str) -> int | None:
-        """Return the number at the end of the first line of a file; None if there is none."""
+        """Return the number at the end of the first line of a file; None if it is missing."""
         if name not in self._paths:
             return None
         try:

@@ -357,7 +357,7 @@ class SupervisorClient:
     def wake(self, pid: int | None) -> None:
         """Let the supervisor go on if it still has this pid and was stopped.
 
-        Without the lock: whoever has it may be waiting for the supervisor.
+        Without the lock: its owner may be waiting for the supervisor.
         """
         process = self._process
         if process is not None and process.pid == pid and self._is_ours:

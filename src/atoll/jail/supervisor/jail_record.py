@@ -84,7 +84,7 @@ class JailRecord(ABC):
 
     @abstractmethod
     def guest_pid(self) -> int:
-        """Return the guest's pid in the supervisor's namespace; 0 if there is none."""
+        """Return the guest's pid in the supervisor's namespace; 0 without one."""
 
     @abstractmethod
     def roots(self) -> list[int]:

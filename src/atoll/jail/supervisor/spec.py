@@ -47,7 +47,7 @@ class ImageRoot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits that the kernel enforces; None is no limit."""
+    """Limits that the kernel enforces; None means no limit."""
 
     memory: int | None
     processes: int | None

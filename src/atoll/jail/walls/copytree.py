@@ -27,7 +27,7 @@ class _Level:
 
 
 def copy_tree(source: str, target: str, owner: int | None = None) -> None:
-    """Copy what is in `source` into the empty folder `target`; OSError if there is no room.
+    """Copy the contents of `source` into the empty folder `target`; OSError if it does not fit.
 
     Only what this user owns is copied, and nothing that is mounted there. If `owner` is given, only
     what that user owns, who owns the copies, too; it is for an image, whose files an overlay shows
@@ -52,7 +52,7 @@ def copy_tree(source: str, target: str, owner: int | None = None) -> None:
 
 
 def _enter(here: int, there: int, owner: int | None) -> _Level:
-    """Copy what is in a folder, and make the folders that are in it."""
+    """Copy the contents of a folder, and make the folders that are in it."""
     info = os.fstat(here)
     subfolders = [name for name in os.listdir(here) if _copy_entry(name, here, there, owner)]
     return _Level((info.st_dev, info.st_ino), stat.S_IMODE(info.st_mode), subfolders)

@@ -415,7 +415,7 @@ def mount_terminals(root: str) -> None:
 
 @functools.cache
 def proc_covers() -> dict[str, str]:
-    """What is hidden of this kernel's proc, and below what: an empty folder, or no file."""
+    """The hidden paths of this kernel's proc, and their covers: an empty folder, or no file."""
     paths = {name: f"/proc/{name}" for name in HIDDEN_PROC}
     return {
         name: BOX if os.path.isdir(path) else "/dev/null"

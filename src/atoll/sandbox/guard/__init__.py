@@ -41,10 +41,10 @@ def read(code: str, guard: str) -> Reading:
         raise ConfigError(f"no guard {guard!r}: there are {', '.join(GUARDS)}")
     if reordered := visitor.bidirectional(code):
         return Reading(violations=reordered, code=code)
-    found = magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
-    if guard != "restrictedpython" or found.violations:
-        return found
-    return dataclasses.replace(found, code=policy.with_printed(found.code))
+    result = magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
+    if guard != "restrictedpython" or result.violations:
+        return result
+    return dataclasses.replace(result, code=policy.with_printed(result.code))
 
 
 def unread() -> Violation:

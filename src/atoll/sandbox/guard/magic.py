@@ -33,21 +33,21 @@ class Reading:
 
 def read(code: str, examine: Examine, *, only_ignored: bool) -> Reading:
     """Check a cell with a guard; `only_ignored` allows only magics that do nothing."""
-    found = examine(code)
-    if found is not None:
-        return Reading(violations=found, code=code)
+    result = examine(code)
+    if result is not None:
+        return Reading(violations=result, code=code)
     translated = magics.translate(code)
     blanked = magics.translate(code, lambda _: "None")
-    if translated is None or blanked is None or (found := examine(blanked[0])) is None:
+    if translated is None or blanked is None or (result := examine(blanked[0])) is None:
         bare = compiling.unwrap(code)
         if bare != code:
             return read(bare, examine, only_ignored=only_ignored)
         return Reading(code=code, parsed=False)
     source, commands = translated
     for command in commands:
-        found += _vet(command, examine, only_ignored=only_ignored)
+        result += _vet(command, examine, only_ignored=only_ignored)
     return Reading(
-        violations=tuple(sorted(found, key=lambda violation: violation.line)), code=source
+        violations=tuple(sorted(result, key=lambda violation: violation.line)), code=source
     )
 
 
@@ -58,11 +58,11 @@ def _vet(command: Command, examine: Examine, *, only_ignored: bool) -> tuple[Vio
     python = None if only_ignored else _python_in(command)
     if python is None:
         return (_violation(command),)
-    found: tuple[Violation, ...] = ()
+    result: tuple[Violation, ...] = ()
     for code in python:
         inside = examine(code)
-        found += (_violation(command),) if inside is None else inside
-    return tuple(replace(violation, line=command.line) for violation in found)
+        result += (_violation(command),) if inside is None else inside
+    return tuple(replace(violation, line=command.line) for violation in result)
 
 
 def _python_in(command: Command) -> list[str] | None:

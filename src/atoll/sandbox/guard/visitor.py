@@ -33,8 +33,8 @@ _WALK = re.compile(r"\{[^{}]*[.\[]\s*(_\w+|" + "|".join(sorted(words.FRAMES)) + 
 def examine(code: str, profile: Profile) -> tuple[Violation, ...] | None:
     """Return what a profile refuses in the code; None if the code does not parse."""
     if len(code) > MAX_CHARACTERS:
-        found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
-        return (make(None, "size", found),)
+        result = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
+        return (make(None, "size", result),)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -61,13 +61,13 @@ def bidirectional(code: str) -> tuple[Violation, ...]:
     )
 
 
-def make(node: ast.AST | None, rule: str, *found: str) -> Violation:
+def make(node: ast.AST | None, rule: str, *result: str) -> Violation:
     """Return a violation of `rule` at a node."""
     return Violation(
         line=getattr(node, "lineno", 1),
         column=getattr(node, "col_offset", 0),
         rule=rule,
-        message=profiles.ADVICE[rule].format(*found),
+        message=profiles.ADVICE[rule].format(*result),
     )
 
 

@@ -44,7 +44,7 @@ RETRY_SECONDS = 2
 
 
 class BudgetUse(Struct):
-    """What is held, and what may be."""
+    """Bytes held, and their limits."""
 
     held_bytes: int
     max_bytes: int
@@ -79,7 +79,7 @@ class Budget:
         return self._tenants[tenant]
 
     def admit(self, principal: Principal | str, size: int, what: str) -> Holding:
-        """Hold bytes for a tenant; Problem if there is no room for them."""
+        """Hold bytes for a tenant; Problem if they do not fit."""
         tenant = principal if isinstance(principal, str) else principal.tenant
         holding = Holding(self, tenant, what)
         if size:
@@ -87,7 +87,7 @@ class Budget:
         return holding
 
     def take(self, tenant: str, size: int, more: int, what: str) -> None:
-        """Count `more` bytes for something that has `size` already; Problem if there is no room."""
+        """Count `more` bytes for something that has `size` already; Problem if they do not fit."""
         if size + more > self.each:
             raise self._reject("too_large", what, size + more)
         if self._returned:
@@ -148,7 +148,7 @@ class Holding:
         self.size, self._owners = 0, 1
 
     def grow(self, more: int) -> None:
-        """Hold more bytes; Problem if there is no room, and then the size is as before."""
+        """Hold more bytes; Problem if they do not fit, and then the size is unchanged."""
         if more > 0 and self._owners:
             self._budget.take(self.tenant, self.size, more, self.what)
             self.size += more
@@ -160,7 +160,7 @@ class Holding:
         self._budget.give_back(self.tenant, less)
 
     def resize(self, size: int) -> None:
-        """Hold exactly so many bytes; Problem if there is no room."""
+        """Hold exactly `size` bytes; Problem if they do not fit."""
         if size > self.size:
             self.grow(size - self.size)
         elif size < self.size:

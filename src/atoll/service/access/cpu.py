@@ -74,11 +74,11 @@ class CpuMeter:
         read = getattr(self._box(), "cpu_reading", None)
         if read is None:  # there is no guest now, or it is on another machine
             return None
-        found: CpuReading | None = None
+        result: CpuReading | None = None
         with contextlib.suppress(AtollError, OSError, TimeoutError):
             async with asyncio.timeout(READ_SECONDS):
-                found = await read()
-        return found
+                result = await read()
+        return result
 
 
 class CpuMeters:

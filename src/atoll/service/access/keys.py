@@ -163,7 +163,7 @@ class Keys:
         return self._database.write(query, clock.now(), ident) > 0
 
     def list(self) -> list[KeyInfo]:
-        """Return what is known of each key; the keys themselves are not."""
+        """Describe each key, without its secret."""
         rows = self._database.all("SELECT * FROM keys ORDER BY created")
         return [KeyInfo.of(row) for row in rows]
 

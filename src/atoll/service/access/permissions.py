@@ -27,16 +27,16 @@ _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 
 def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
     """Return packages, image and network of a sandbox; 403 for what the operator does not allow."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if given.allow_source:
         raise Problem(403, "not_allowed", "this service builds no packages: leave allow_source out")
     if given.packages:
-        found["packages"] = _packages(given.packages, settings.session_packages)
+        result["packages"] = _packages(given.packages, settings.session_packages)
     if given.image is not None:
-        found["image"] = image(given.image, settings.session_images)
+        result["image"] = image(given.image, settings.session_images)
     if given.network:
-        found["network"] = _network(given.network, settings.session_hosts)
-    return found
+        result["network"] = _network(given.network, settings.session_hosts)
+    return result
 
 
 def _packages(asked: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPol
     fields: dict[str, Any] = {"allow": asked}
     if not isinstance(asked, list):
         fields = msgspec.structs.asdict(asked)
-    policy = NetworkPolicy(**{name: one for name, one in fields.items() if one is not UNSET})
+    policy = NetworkPolicy(**{name: value for name, value in fields.items() if value is not UNSET})
     rules = [HostRule.parse(host) for host in allowed]
     for host in policy.allow:
         if not any(rule.contains(HostRule.parse(host)) for rule in rules):

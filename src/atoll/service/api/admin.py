@@ -69,7 +69,7 @@ class SandboxHealth(Struct, kw_only=True):
 
 
 class DetailedHealth(Struct, kw_only=True):
-    """How the service is, and what is wrong with it."""
+    """How the service is, and its problems."""
 
     status: Literal["healthy", "degraded", "unhealthy"]
     version: str = __version__

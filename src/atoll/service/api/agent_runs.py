@@ -104,7 +104,7 @@ async def list_runs(call: ApiRequest) -> RunPage:
 
 
 async def show(call: ApiRequest) -> RunInfo:
-    """Return what is known of a run: question, answer, evidence, coverage, cost."""
+    """Describe a run: question, answer, evidence, coverage, cost."""
     return _run(call).describe()
 
 

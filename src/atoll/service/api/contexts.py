@@ -99,13 +99,13 @@ async def search(call: ApiRequest) -> ContextHits:
     given = await call.json(Search)
     context, seen = await _opened(call)
     options = msgspec.structs.asdict(given)
-    found = await asyncio.to_thread(
+    result = await asyncio.to_thread(
         lambda: ContextIndex.of(context).grep(seconds=SEARCH_SECONDS, **options)
     )
-    seen.scan(*found.scanned)
-    for hit in found.hits:
+    seen.scan(*result.scanned)
+    for hit in result.hits:
         seen.show(hit.at, hit.at + len(hit.text))
-    return ContextHits(found.hits, found.more, found.total, found.counted)
+    return ContextHits(result.hits, result.more, result.total, result.counted)
 
 
 async def sections(call: ApiRequest) -> ContextSections:

@@ -152,7 +152,7 @@ def _path(call: ApiRequest) -> str:
 
 
 def _span(asked: str, size: int) -> tuple[int, int]:
-    """Return the part of a file that a Range header names; 416 if there is no such part."""
+    """Return the part of a file that a Range header names; 416 if the part does not exist."""
     match = _RANGE.match(asked.replace(" ", ""))
     if match is None or not (match[1] or match[2]):
         raise Problem(416, "range", f"one range of bytes is understood, not {asked[:100]!r}")

@@ -42,7 +42,7 @@ class InterruptedSession(Struct):
 
 
 class ForkOutcome(Struct):
-    """A clone, or why there is none."""
+    """A clone, or why it is missing."""
 
     session: SessionInfo | UnsetType = UNSET
     problem: ProblemInfo | UnsetType = UNSET
@@ -113,7 +113,7 @@ async def list_all(call: ApiRequest) -> SessionPage:
 
 
 async def show(call: ApiRequest) -> SessionInfo:
-    """Return what is known of a session."""
+    """Describe a session."""
     session = call.session
     await session.measure_disk()
     return session.describe()
@@ -330,7 +330,7 @@ async def upload_context(call: ApiRequest) -> StoredObject:
 
 
 async def show_context(call: ApiRequest) -> StoredObject:
-    """Return what is known of a context."""
+    """Describe a context."""
     objects, ident = call.service.objects, call.path["context"]
     await objects.learn(call.principal, "context", ident)
     return objects.describe(call.principal, "context", ident)
@@ -364,7 +364,7 @@ async def read_state(call: ApiRequest, ident: str) -> bytes:
 async def keep_state(
     call: ApiRequest, blob: bytes, snapshot: SnapshotFacts | UnsetType = UNSET
 ) -> StoredObject:
-    """Keep a saved state for the caller; return what is known of it."""
+    """Keep a saved state for the caller; describe it."""
     left_out: dict[str, str] = {}
     with contextlib.suppress(AtollError):
         left_out = dict(describe_state(blob).left_out)

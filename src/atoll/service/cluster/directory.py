@@ -94,10 +94,10 @@ class Directory:
 
     async def remove(self, ident: str) -> bool:
         """Forget a session that has ended; return False if another service has it."""
-        found = await self.find(ident)
-        if found is None:
+        place = await self.find(ident)
+        if place is None:
             return True
-        if found.home != self.home:
+        if place.home != self.home:
             return False
         await self._delete(ident)
         return True
@@ -110,8 +110,8 @@ class Directory:
 
     async def _forget_ended(self, ident: str) -> bool:
         try:
-            found = await self.find(ident)
-            if found is None or not await SessionLog(self.store, found.fleet_session).has_ended():
+            place = await self.find(ident)
+            if place is None or not await SessionLog(self.store, place.fleet_session).has_ended():
                 return False
             await self._delete(ident)
         except AtollError as exc:
@@ -120,7 +120,7 @@ class Directory:
         return True
 
     def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for running work."""
         self.store.close()
 
     async def _delete(self, ident: str) -> None:

@@ -147,8 +147,8 @@ class Replicas:
 
     async def find(self, ident: str) -> str | None:
         """Return the address of the other service that has a session or execution."""
-        found = await self._ask(self._redis.get(f"atoll:at:{ident}"))
-        url = found.decode() if found else None
+        address = await self._ask(self._redis.get(f"atoll:at:{ident}"))
+        url = address.decode() if address else None
         return None if url == self._url else url
 
     async def close(self) -> None:

@@ -110,8 +110,8 @@ def _read(data: bytes) -> dict[str, Any] | None:
     signature, _, body = data.partition(b"\n")
     if not hmac.compare_digest(signature, _signature(body)):
         return None
-    found: dict[str, Any] = json.loads(body)
-    return found
+    result: dict[str, Any] = json.loads(body)
+    return result
 
 
 def _signature(body: bytes) -> bytes:

@@ -169,7 +169,7 @@ class Execution:
     def _make_room(self, kind: str, size: int) -> bool:
         """Hold the bytes of an event; return False if output has to be dropped instead.
 
-        Problem if there is no room for an event that must not be dropped.
+        Problem if an event that must not be dropped does not fit.
         """
         self._drop(self._room - size)
         try:
@@ -228,7 +228,7 @@ class Execution:
             raise CallFailedError("the execution that could call it has ended")
         ident = f"call_{self._seq + 1}"
         answer = self._calls[ident] = asyncio.get_running_loop().create_future()
-        asked = {name: one for name, one in params.items() if name != "session"}
+        asked = {name: value for name, value in params.items() if name != "session"}
         try:
             seq = self.emit("tool_call", id=ident, **asked)
         except Problem as exc:
@@ -283,7 +283,7 @@ class Execution:
         return cast("Result", decode(self.body, self._result_type))
 
     def fits(self, body: bytes) -> bool:
-        """Hold a result in place of the output; return False if there is no room for it."""
+        """Hold a result in place of the output; return False if it does not fit."""
         size = OVERHEAD + self._size + len(body)
         for display in self.displays:
             size += len(display.data)

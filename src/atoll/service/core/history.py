@@ -87,7 +87,7 @@ class Cell:
 
 
 class CellInfo(msgspec.Struct, kw_only=True):
-    """A cell or command of a session: its result, or why there is none."""
+    """A cell or command of a session: its result, or why it is missing."""
 
     n: int
     id: str

@@ -238,7 +238,7 @@ class Service:
         once: IdempotencyScope | None = None,
         kind: type[Execution] = Execution,
     ) -> Execution:
-        """Start an execution; Problem if there is no room for it.
+        """Start an execution; Problem if the service cannot hold it.
 
         `inputs` is what the request holds that asks for it: code, files, a context. `once` is the
         request's idempotency key, which is new.
@@ -299,12 +299,12 @@ class Service:
             await self.fleet.keys.compare_now_and_then(self.database)
 
     async def refresh(self) -> None:
-        """Bring what is known of the fleet up to date."""
+        """Refresh the state of the fleet."""
         if self.fleet is not None:
             await self.fleet.refresh()
 
     def _sweeps(self) -> tuple[Callable[[], Awaitable[None] | None], ...]:
-        """Return what is looked after again and again; a step that fails keeps no other back."""
+        """Return the periodic tasks; a task that fails does not stop the others."""
         steps: list[Callable[[], Awaitable[None] | None]] = [
             self.sessions.sweep,
             self.cpu.sweep,

@@ -387,9 +387,9 @@ class SessionRequest(Struct, kw_only=True):
                 meter = hosted.meter
                 before = 0.0 if meter is None else meter.total
                 key = None if service.fleet is None else execution.key or None
-                found = await self.run_in(box, left, key)
+                result = await self.run_in(box, left, key)
                 hosted.callbacks.flush()
-                used = (getattr(found, "cpu_ms", None) or 0) / 1000
+                used = (getattr(result, "cpu_ms", None) or 0) / 1000
                 await service.sessions.charge(hosted, principal, before + used)
                 if meter is not None and meter.stopped is not None:
                     raise meter.stopped
@@ -405,12 +405,12 @@ class SessionRequest(Struct, kw_only=True):
         finally:
             hosted.touch()
         hosted.facts.executions += 1
-        if isinstance(found, ExecuteResponse):
+        if isinstance(result, ExecuteResponse):
             service.quotas.executed(principal)
-            return ShellResult.of(execution, found)
+            return ShellResult.of(execution, result)
         facts = hosted.facts
-        facts.memory_bytes = max(facts.memory_bytes, found.memory_used_bytes or 0)
-        return service.ended(execution, found)
+        facts.memory_bytes = max(facts.memory_bytes, result.memory_used_bytes or 0)
+        return service.ended(execution, result)
 
 
 class CellRequest(SessionRequest, kw_only=True):

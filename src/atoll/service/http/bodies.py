@@ -48,7 +48,7 @@ class FrozenBody(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults
 
 
 class Policy(FrozenBody, kw_only=True, frozen=True):
-    """Limits; what is left out has Atoll's default, or the key's limit if that is lower."""
+    """Limits; omitted ones have Atoll's default, or the key's limit if that is lower."""
 
     memory_bytes: int | UnsetType | None = UNSET
     max_processes: int | UnsetType | None = UNSET
@@ -178,7 +178,7 @@ def plain_config(given: Options, quota: Quota, max_output_bytes: int) -> Sandbox
 
 
 class Life(Body, kw_only=True):
-    """How long a session lives, and what is noted about it."""
+    """The lifetime of a session, and its labels."""
 
     idle_seconds: float | None = None
     max_seconds: float | None = None
@@ -328,13 +328,13 @@ def read(body: bytes, shape: type[T]) -> T:
 
 def _nearest(fault: str, shape: type[Any]) -> str:
     """Return a question for the name that an unknown field may be meant as; empty if none is."""
-    found = _UNKNOWN.search(fault)
-    if found is None:
+    match = _UNKNOWN.search(fault)
+    if match is None:
         return ""
     inner = {"policy": Policy, "context": ContextOf, "network": Network}.get(
-        found["at"] or "", shape
+        match["at"] or "", shape
     )
-    close = difflib.get_close_matches(found["name"], inner.__struct_fields__, 1)
+    close = difflib.get_close_matches(match["name"], inner.__struct_fields__, 1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 

@@ -38,12 +38,12 @@ class Part:
 
     async def text(self) -> str:
         """Return a field's text; 413 if it is long."""
-        found = b""
+        result = b""
         async for piece in self.pieces():
-            found += piece
-            if len(found) > MAX_FIELD_BYTES:
+            result += piece
+            if len(result) > MAX_FIELD_BYTES:
                 raise Problem(413, "too_large", f"a field has at most {MAX_FIELD_BYTES:,} bytes")
-        return found.decode("utf-8", "replace")
+        return result.decode("utf-8", "replace")
 
 
 class Form:
@@ -60,7 +60,7 @@ class Form:
         self._over = False
 
     async def parts(self) -> AsyncIterator[Part]:
-        """Yield the parts in order; what is left unread of one is passed over."""
+        """Yield the parts in order; unread bytes of a part are skipped."""
         while (event := await self._next()) is not _END:
             if isinstance(event, Part):
                 yield event

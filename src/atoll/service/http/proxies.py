@@ -1,6 +1,6 @@
 """Finds the address of a client behind a reverse proxy.
 
-SECURITY: anybody can send `X-Forwarded-For`. It counts only in a request whose connection comes
+SECURITY: any client can send `X-Forwarded-For`. It counts only in a request whose connection comes
 from a network that the operator named (--trusted-proxy). A request that passed a proxy which was
 not named has no known client, and gets no right from an address.
 """

@@ -1,4 +1,4 @@
-"""The table of routes: what is served where, for which scope; the OpenAPI document follows it."""
+"""The table of routes: path, scope and handler; the OpenAPI document follows it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _starts(path: str, handler: Handler, scope: str, body: Any) -> Route:
 
 
 def _makes(path: str, handler: Handler, scope: str, body: Any) -> Route:
-    """Return the route of what is made once, if the request has an idempotency key."""
+    """Return the route of an object that is created once, if the request has an idempotency key."""
     return Route("POST", path, handler, scope, body, 201, new_work=True, keyed=True)
 
 

@@ -85,13 +85,13 @@ class FolderBlobs:
         (self._folder / digest).unlink(missing_ok=True)
 
     async def publish(self, name: str, facts: Facts) -> None:
-        """Do nothing: there is no other replica."""
+        """Do nothing: only one replica runs."""
 
     def forget(self, name: str) -> None:
-        """Do nothing: there is no other replica."""
+        """Do nothing: only one replica runs."""
 
     async def lookup(self, name: str) -> Facts | None:  # noqa: ARG002
-        """Return None: there is no other replica."""
+        """Return None: only one replica runs."""
         return None
 
 
@@ -127,8 +127,8 @@ class SharedBlobs(FolderBlobs):
 
     async def fetch(self, digest: str, name: str) -> Path | None:
         """Return the file; get it from the bucket if it is not here, and check it."""
-        if (found := await super().fetch(digest, name)) is not None:
-            return found
+        if (result := await super().fetch(digest, name)) is not None:
+            return result
         draft = self.draft()
         try:
             actual = await asyncio.to_thread(self._download, name, draft)
@@ -170,12 +170,12 @@ class SharedBlobs(FolderBlobs):
     async def lookup(self, name: str) -> Facts | None:
         """Return what another replica wrote; None if there is nothing."""
         try:
-            found = json.loads(await asyncio.to_thread(self._read, f"objects/{name}.json"))
+            result = json.loads(await asyncio.to_thread(self._read, f"objects/{name}.json"))
         except (FileNotFoundError, ValueError):
             return None
         except self._error as exc:
             raise _unavailable(exc) from None
-        return found if isinstance(found, dict) else None
+        return result if isinstance(result, dict) else None
 
     def _read(self, path: str) -> bytes:
         return bytes(self._store.get(path).bytes())

@@ -1,4 +1,4 @@
-"""The folder of one service: its lock, and errors that say what is wrong with it."""
+"""The folder of one service: its lock, and errors that name its fault."""
 
 from __future__ import annotations
 

@@ -108,10 +108,10 @@ class IdempotencyKeys:
         self, scope: IdempotencyScope, room: Reservation, work: Callable[[], Awaitable[Answer]]
     ) -> tuple[Answer, bool]:
         """Return the answer of the first call with this key, and whether it was made before."""
-        found = self.find(scope)
-        if isinstance(found, Answer):
-            return found, True
-        if found is None:
+        result = self.find(scope)
+        if isinstance(result, Answer):
+            return result, True
+        if result is None:
             started = asyncio.Event()
             task = asyncio.ensure_future(self._work(scope, work, started))
             try:
@@ -121,7 +121,7 @@ class IdempotencyKeys:
                 raise
             started.set()
             return await asyncio.shield(task), False
-        return await asyncio.shield(found), True
+        return await asyncio.shield(result), True
 
     async def _work(
         self,
@@ -142,7 +142,7 @@ class IdempotencyKeys:
 
 
 def _not_kept(why: Problem) -> Answer:
-    """Return what is kept in place of an answer that the tenant has no room for."""
+    """Return the stored substitute of an answer that the tenant has no room for."""
     text = f"it was done, and its answer could not be kept ({why.detail}): do not send it again"
     problem = Problem(409, "answer_not_kept", text)
     return Answer(problem.status, bytes(problem.response().body))
@@ -152,8 +152,8 @@ def _refusal(problem: Problem | None) -> Answer | None:
     return None if problem is None else Answer(problem.status, bytes(problem.response().body))
 
 
-def _same(known: bytes, scope: IdempotencyScope, found: Any) -> Any:
+def _same(known: bytes, scope: IdempotencyScope, result: Any) -> Any:
     if known != scope.fingerprint:
         text = "the Idempotency-Key was used with another body: use another key for it"
         raise Problem(422, "key_reused", text)
-    return found
+    return result

@@ -40,7 +40,7 @@ class SnapshotFacts(Struct, kw_only=True):
 
 
 class ObjectFacts(Struct, kw_only=True):
-    """What is known of an object besides its bytes."""
+    """The description of an object, without its bytes."""
 
     json: bool | UnsetType = UNSET
     """Whether a context is data; otherwise it is text."""
@@ -111,11 +111,11 @@ class Objects:
             self._database.write(query, *(facts[name] for name in _COLUMNS))
 
     def describe(self, principal: Principal, kind: Kind, ident: str) -> StoredObject:
-        """Return what is known of an object; 404 for one that the tenant does not have."""
+        """Describe an object; 404 for one that the tenant does not have."""
         return _describe(self._row(principal, kind, ident))
 
     def list(self, principal: Principal, kind: Kind) -> list[StoredObject]:
-        """Return what is known of each object of a kind that the tenant has, newest first."""
+        """Describe each object of a kind that the tenant has, newest first."""
         query = (
             "SELECT * FROM objects WHERE tenant = ? AND kind = ? AND expires > ?"
             " ORDER BY created DESC LIMIT 1000"

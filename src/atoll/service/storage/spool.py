@@ -49,7 +49,7 @@ class Spool:
         return self
 
     async def read(self) -> bytes:
-        """Return all of it, which takes memory until the block ends; 429 if there is no room."""
+        """Return all of it, which takes memory until the block ends; 429 if it does not fit."""
         self._memory.resize(self.size)
         self._file.seek(0)
         return await asyncio.to_thread(self._file.read)

@@ -24,7 +24,7 @@ _USED = f"""SELECT
 
 
 class StoredBytes:
-    """What each tenant has stored, and what is on its way."""
+    """Bytes that each tenant has stored or is uploading."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class Reservation:
         self._stored, self._principal, self._size = stored, principal, 0
 
     def grow(self, more: int) -> None:
-        """Reserve more bytes; 403 if there is no room."""
+        """Reserve more bytes; 403 if they do not fit."""
         self._stored.take(self._principal, more)
         self._size += more
 

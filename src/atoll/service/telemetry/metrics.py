@@ -179,7 +179,7 @@ def _of_nodes(nodes: list[NodeInfo]) -> Iterator[GaugeMetricFamily]:
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
-    found = GaugeMetricFamily(f"atoll_{name}", text, labels=[label])
+    result = GaugeMetricFamily(f"atoll_{name}", text, labels=[label])
     for value, number in values.items():
-        found.add_metric([value], number)
-    return found
+        result.add_metric([value], number)
+    return result

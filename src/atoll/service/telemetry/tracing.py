@@ -77,7 +77,7 @@ class Traces:
         return carrier.get(_PARENT, given)
 
     def close(self) -> None:
-        """Send what is left; a collector that does not answer is given up after some seconds."""
+        """Send the rest; a collector that does not answer is given up after some seconds."""
         if self._provider is not None:
             self._provider.shutdown()
 

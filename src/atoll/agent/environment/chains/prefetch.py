@@ -158,7 +158,7 @@ def _key(tool: Tool, given: Arguments) -> str:
 
 
 def _calls_of(code: str, registry: Registry) -> Iterator[tuple[Tool, Arguments]]:
-    """Yield the read-only calls with known arguments up to the first statement that is no list."""
+    """Yield the read-only calls with known arguments before the first statement that is not one."""
     tree = chain_calls.parse(code)
     stubs, sure, count = _Stubs(registry), True, 0
     constants: Constants = {}
@@ -166,13 +166,13 @@ def _calls_of(code: str, registry: Registry) -> Iterator[tuple[Tool, Arguments]]
         if not isinstance(statement, _SIMPLE):
             return
         for call in chain_calls.surely_made(statement, registry):
-            one = registry.get(call.tool)
-            if one is None or not one.read_only:
+            tool = registry.get(call.tool)
+            if tool is None or not tool.read_only:
                 return
             assert isinstance(call.node, ast.Call)
             given = stubs.arguments(call.node, constants)
-            may = one.cost == "free" or (one.cost == "network" and sure)
-            if given is not None and may and one.untrusted == "allow" and count < MAX_CALLS:
+            may = tool.cost == "free" or (tool.cost == "network" and sure)
+            if given is not None and may and tool.untrusted == "allow" and count < MAX_CALLS:
                 count += 1
                 yield given
         if len(list(chain_calls.find_calls(statement, registry))) > len(

@@ -3,7 +3,7 @@
     code ──▶ calls, by AST ──▶ gate: may they be in one turn? ──▶ seq · parallel · dep ──▶ sandbox
                                     └─ no: refused, with what to do; nothing has run
 
-One call alone is no chain. The gate is asked once more by every call that is made, from the second
+One call is not a chain. The gate is asked once more by every call that is made, from the second
 one of a turn on, since code can hide a call from a reader: by another name, by `exec`, in a loop.
 """
 
@@ -102,10 +102,10 @@ class Chain:
             if type(claimed) is int and claimed in places:
                 self._open.discard(claimed)
                 return claimed
-            found = next((at for at in places if at in self._open), None)
-            if found is not None:
-                self._open.discard(found)
-                return found
+            result = next((at for at in places if at in self._open), None)
+            if result is not None:
+                self._open.discard(result)
+                return result
             self._count += 1
             return len(self.planned) + self._count - 1
 
@@ -209,12 +209,12 @@ class Cells:
 
     def _refusals(self, calls: tuple[ToolCall, ...]) -> str:
         """Return the reasons why calls may not be in a chain, call by call."""
-        found = {
+        result = {
             f"line {call.line}: {why}": None
             for call in calls
             if (why := refusal(call.tool, self._registry.get(call.tool)))
         }
-        return "; ".join(found)
+        return "; ".join(result)
 
     async def _run_chain(
         self,

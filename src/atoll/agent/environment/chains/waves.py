@@ -295,11 +295,11 @@ def _is_pure(node: ast.AST | None) -> bool:
         ast.DictComp,
         ast.GeneratorExp,
     )
-    for one in ast.walk(node) if node is not None else ():
-        if isinstance(one, doubtful):
+    for child in ast.walk(node) if node is not None else ():
+        if isinstance(child, doubtful):
             return False
-        if isinstance(one, ast.Call) and not (
-            isinstance(one.func, ast.Name) and one.func.id in _PURE
+        if isinstance(child, ast.Call) and not (
+            isinstance(child.func, ast.Name) and child.func.id in _PURE
         ):
             return False
     return True

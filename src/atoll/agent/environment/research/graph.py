@@ -52,13 +52,13 @@ def call_text(tool: str, arguments: Mapping[str, Any], clean: Callable[[str], st
 
     `clean` sees each text before it is cut: half a secret could not be recognised.
     """
-    told = []
+    lines = []
     for name, value in arguments.items():
         if isinstance(value, str):
-            told.append(f"{name}={one_line(clean(value))[:80]!r}")
+            lines.append(f"{name}={one_line(clean(value))[:80]!r}")
         elif value is not None and value is not False:
-            told.append(f"{name}={value!r}")
-    return f"{tool}({', '.join(told)})"
+            lines.append(f"{name}={value!r}")
+    return f"{tool}({', '.join(lines)})"
 
 
 def mentioned(entry: Invocation, nodes: Mapping[str, Node]) -> tuple[str, ...]:
@@ -66,18 +66,18 @@ def mentioned(entry: Invocation, nodes: Mapping[str, Node]) -> tuple[str, ...]:
     said = [value for value in entry.arguments.values() if isinstance(value, str)]
     pattern = _BARE if entry.tool == "note" else _CITED
     texts = said if entry.tool == "recall" else [*said, entry.found]  # it repeats other results
-    found = {name for text in texts for name in pattern.findall(text) if name in nodes}
+    result = {name for text in texts for name in pattern.findall(text) if name in nodes}
     candidates = list(nodes.values())[-MAX_COMPARED:]
-    found |= {node.id for node in candidates if _derives(said, node)}
-    return tuple(name for name in nodes if name in found)[-MAX_REFERENCES:]
+    result |= {node.id for node in candidates if _derives(said, node)}
+    return tuple(name for name in nodes if name in result)[-MAX_REFERENCES:]
 
 
-def holds(found: str, texts: Sequence[str]) -> bool:
+def holds(result: str, texts: Sequence[str]) -> bool:
     """Return whether a result has one of some texts in it, or one of them has a line of it."""
-    whole = one_line(found)
+    whole = one_line(result)
     if any(text in whole for text in texts if len(text) >= SHORTEST_NAME):
         return True
-    return any(line in text for line in _passages(found) for text in texts)
+    return any(line in text for line in _passages(result) for text in texts)
 
 
 def one_line(text: str) -> str:
@@ -138,8 +138,8 @@ class Similarity:
         vector = memoryview(self.vectors[node.id]).cast("f")
         scores = similarities(vector, [self.vectors[item.id] for item in known])
         close = [
-            (score, one.id)
-            for score, one in zip(scores, known, strict=True)
+            (score, candidate.id)
+            for score, candidate in zip(scores, known, strict=True)
             if score > self._threshold
         ]
         return tuple(name for _, name in sorted(close, reverse=True)[:MAX_REFERENCES])
@@ -207,13 +207,13 @@ def in_tree_order(nodes: Sequence[Node]) -> list[tuple[int, Node]]:
     children: dict[str | None, list[Node]] = {}
     for node in nodes:
         children.setdefault(node.parent if node.parent in known else None, []).append(node)
-    found: list[tuple[int, Node]] = []
+    result: list[tuple[int, Node]] = []
     waiting = [(0, node) for node in reversed(children.get(None, []))]
     while waiting:
         level, node = waiting.pop()
-        found.append((level, node))
+        result.append((level, node))
         waiting += [(level + 1, child) for child in reversed(children.get(node.id, []))]
-    return found
+    return result
 
 
 PREFIXES = dict(
@@ -278,7 +278,7 @@ class ResearchContext:
     ) -> None:
         """`embedder`: unset, the embedded encoder. `clean` removes secrets from what is kept.
 
-        `fingerprint` returns what changes when a document of this name does; None if there is none.
+        `fingerprint` returns what changes when a document of this name does; None if it is gone.
         """
         self._similarity = Similarity(embedder, semantic_threshold, on=use_semantic)
         self._clean, self._fingerprint = clean, fingerprint
@@ -401,9 +401,9 @@ class ResearchContext:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], **options: Any) -> ResearchContext:
         """Return a context with the nodes of to_dict(); `options` are those of the class."""
-        found = cls(**options)
-        found.load(data)
-        return found
+        result = cls(**options)
+        result.load(data)
+        return result
 
     def load(self, data: Mapping[str, Any]) -> None:
         """Replace all nodes by those of to_dict(); StateError if the data is not from there."""
@@ -426,12 +426,12 @@ class ResearchContext:
         document = path if isinstance(path, str) else ""
         is_note, is_ok = entry.tool == "note", entry.outcome == "ok"
         call = entry.tool if is_note else call_text(entry.tool, entry.arguments, self._clean)
-        found = str(entry.arguments.get("text", "")) if is_note else entry.found
+        result = str(entry.arguments.get("text", "")) if is_note else entry.found
         return Node(
             id=f"{prefix}{self._numbers[prefix]}",
             tool=entry.tool,
             call=call[:LONGEST_CALL],
-            found=self._clean(found)[:LONGEST_FOUND] if is_ok else f"failed: {entry.outcome}",
+            found=self._clean(result)[:LONGEST_FOUND] if is_ok else f"failed: {entry.outcome}",
             turn=entry.parent,
             outcome=entry.outcome,
             path=document,

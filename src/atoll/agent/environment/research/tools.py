@@ -163,21 +163,21 @@ class ResearchTools:
         if self._memory is None:
             return []
         try:
-            found = self._memory.similar(query, most=most)
+            result = self._memory.similar(query, most=most)
         except AtollError as exc:
             fields = {"reason": str(exc)}
             to_stdlib(LogEvent(name="memory_not_read", level=logging.WARNING, fields=fields))
             return []
         return [
             {
-                "id": f"run {one.id}",
-                "call": one.intent,
-                "found": f"{one.strategy}: {one.done}",
-                "status": one.outcome,
+                "id": f"run {entry.id}",
+                "call": entry.intent,
+                "found": f"{entry.strategy}: {entry.done}",
+                "status": entry.outcome,
                 "score": round(score, 3),
-                "q": round(one.q, 2),
+                "q": round(entry.q, 2),
             }
-            for score, one in found
+            for score, entry in result
         ]
 
     def _fingerprint(self, path: str) -> str | None:

@@ -32,15 +32,15 @@ def calculate(expression: str) -> dict[str, object]:
     `value` is an int or a float; `exact` is the fraction, or None if a function made it a float.
     """
     try:
-        found = evaluate(expression, _Numbers())
+        result = evaluate(expression, _Numbers())
     except ZeroDivisionError:
         raise ValueError("the expression divides by zero") from None
     except OverflowError:
         raise ValueError("the result is too large for a float") from None
-    if isinstance(found, float):
-        return {"value": found, "exact": None}
-    whole = found.denominator == 1
-    return {"value": int(found) if whole else _to_float(found), "exact": str(found)}
+    if isinstance(result, float):
+        return {"value": result, "exact": None}
+    whole = result.denominator == 1
+    return {"value": int(result) if whole else _to_float(result), "exact": str(result)}
 
 
 class _Numbers:
@@ -77,8 +77,8 @@ class _Numbers:
             return _power(left, right)
         if isinstance(left, float) or isinstance(right, float):
             left, right = _to_float(left), _to_float(right)
-        found = _OPERATORS[symbol](left, right)
-        return _checked(Fraction(found)) if isinstance(found, int | Fraction) else found
+        result = _OPERATORS[symbol](left, right)
+        return _checked(Fraction(result)) if isinstance(result, int | Fraction) else result
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -157,10 +157,10 @@ def _apply(function: Callable[..., Any]) -> Callable[..., Number]:
 
     def call(*values: Number) -> Any:
         try:
-            found = function(*values)
+            result = function(*values)
         except TypeError:
             raise ValueError(f"a function does not take {len(values)} numbers") from None
-        return _checked(Fraction(found)) if isinstance(found, int | Fraction) else found
+        return _checked(Fraction(result)) if isinstance(result, int | Fraction) else result
 
     return call
 

@@ -18,17 +18,17 @@ MAX_CANDIDATES = 2_000
 
 def factors(given: Coefficients) -> list[tuple[Coefficients, int]]:
     """Return primitive factors with their exponents, of a polynomial without a constant factor."""
-    found: list[tuple[Coefficients, int]] = []
+    result: list[tuple[Coefficients, int]] = []
     for part, exponent in _squarefree(given):
         rest = part
         for root in _rational_roots(part):
             linear = [Fraction(-root.numerator), Fraction(root.denominator)]
-            found.append((linear, exponent))
+            result.append((linear, exponent))
             rest = _divided(rest, linear)[0]
         if len(rest) > 1:
-            found.append((primitive(rest), exponent))
+            result.append((primitive(rest), exponent))
     return sorted(
-        found, key=lambda pair: (len(pair[0]), [abs(value) for value in pair[0]], pair[0])
+        result, key=lambda pair: (len(pair[0]), [abs(value) for value in pair[0]], pair[0])
     )
 
 
@@ -61,15 +61,15 @@ def _squarefree(given: Coefficients) -> list[tuple[Coefficients, int]]:
     """Return factors without repeated roots and their exponents (Yun's algorithm)."""
     derived = [at * value for at, value in enumerate(given)][1:]
     common = common_factor(given, _trimmed(derived))
-    rest, exponent, found = _divided(given, common)[0], 1, []
+    rest, exponent, result = _divided(given, common)[0], 1, []
     while len(rest) > 1:
         shared = common_factor(rest, common)
         part = _divided(rest, shared)[0]
         if len(part) > 1:
-            found.append((primitive(part), exponent))
+            result.append((primitive(part), exponent))
         rest, common = shared, _divided(common, shared)[0]
         exponent += 1
-    return found
+    return result
 
 
 def _rational_roots(given: Coefficients) -> list[Fraction]:
@@ -95,20 +95,20 @@ def _divisors(number: int) -> list[int]:
 
 
 def _value(given: Coefficients, at: Fraction) -> Fraction:
-    found = Fraction(0)
+    result = Fraction(0)
     for value in reversed(given):
-        found = found * at + value
-    return found
+        result = result * at + value
+    return result
 
 
 def _divided(coefficients: Coefficients, other: Coefficients) -> tuple[Coefficients, Coefficients]:
     """Return quotient and remainder."""
-    rest, found = list(coefficients), [Fraction(0)] * max(0, len(coefficients) - len(other) + 1)
-    for at in range(len(found) - 1, -1, -1):
-        factor = found[at] = rest[at + len(other) - 1] / other[-1]
+    rest, result = list(coefficients), [Fraction(0)] * max(0, len(coefficients) - len(other) + 1)
+    for at in range(len(result) - 1, -1, -1):
+        factor = result[at] = rest[at + len(other) - 1] / other[-1]
         for offset, value in enumerate(other):
             rest[at + offset] -= factor * value
-    return found, _trimmed(rest)
+    return result, _trimmed(rest)
 
 
 def _trimmed(given: Coefficients) -> Coefficients:

@@ -44,10 +44,10 @@ def variable(name: str) -> Polynomial:
 
 def add(polynomial: Polynomial, other: Polynomial, sign: int = 1) -> Polynomial:
     """Return the sum, or with `sign` -1 the difference."""
-    found = dict(polynomial)
+    result = dict(polynomial)
     for monomial, value in other.items():
-        found[monomial] = found.get(monomial, Fraction(0)) + sign * value
-    return checked({monomial: value for monomial, value in found.items() if value})
+        result[monomial] = result.get(monomial, Fraction(0)) + sign * value
+    return checked({monomial: value for monomial, value in result.items() if value})
 
 
 def multiply(polynomial: Polynomial, other: Polynomial, budget: Budget) -> Polynomial:
@@ -55,12 +55,12 @@ def multiply(polynomial: Polynomial, other: Polynomial, budget: Budget) -> Polyn
     if degree(polynomial) + degree(other) > MAX_DEGREE:
         raise ValueError(f"the degree is over {MAX_DEGREE}: use smaller exponents")
     budget.spend(len(polynomial) * len(other))
-    found: Polynomial = {}
+    result: Polynomial = {}
     for left, a in polynomial.items():
         for right, b in other.items():
             monomial = _joined(left, right)
-            found[monomial] = found.get(monomial, Fraction(0)) + a * b
-    return checked({monomial: value for monomial, value in found.items() if value})
+            result[monomial] = result.get(monomial, Fraction(0)) + a * b
+    return checked({monomial: value for monomial, value in result.items() if value})
 
 
 def power(base: Polynomial, exponent: int, budget: Budget) -> Polynomial:
@@ -70,13 +70,13 @@ def power(base: Polynomial, exponent: int, budget: Budget) -> Polynomial:
     bits = max((_bits(value) for value in base.values()), default=0)
     if bits * exponent > MAX_BITS:
         raise ValueError(f"a coefficient has more than {MAX_BITS:,} bits: use smaller numbers")
-    found = constant(Fraction(1))
+    result = constant(Fraction(1))
     while exponent:
         if exponent & 1:
-            found = multiply(found, base, budget)
+            result = multiply(result, base, budget)
         exponent >>= 1
         base = multiply(base, base, budget) if exponent else base
-    return found
+    return result
 
 
 def degree(polynomial: Polynomial) -> int:

@@ -38,18 +38,18 @@ def json_query(data: Any, path: str) -> dict[str, object]:
     {"values": [...], "total": n}.
     """
     value = _loaded(data) if isinstance(data, str) else data
-    found: list[Any] = [value]
+    result: list[Any] = [value]
     visited = 0
     for step in _steps(path):
         reached = []
-        for one in found:
+        for one in result:
             for item in step(one):
                 visited += 1
                 if visited > MAX_VISITED:
                     raise ValueError(f"the path leads through over {MAX_VISITED:,} values")
                 reached.append(item)
-        found = reached
-    return {"values": found[:MAX_FOUND], "total": len(found)}
+        result = reached
+    return {"values": result[:MAX_FOUND], "total": len(result)}
 
 
 def csv_query(

@@ -74,10 +74,10 @@ class _Fractions:
                 f"{text} is not known to math_simplify, which has + - * / ^ and variables: "
                 "calculate(...) has functions of numbers"
             )
-        found = self._one
+        result = self._one
         for name in _letters(text):
-            found = poly.multiply(found, poly.variable(name), self._budget)
-        return self._checked(_Fraction(found, self._one))
+            result = poly.multiply(result, poly.variable(name), self._budget)
+        return self._checked(_Fraction(result, self._one))
 
     def call(self, name: str, values: Sequence[Any]) -> Any | None:  # noqa: ARG002 - has none
         return None
@@ -131,7 +131,7 @@ class _Fractions:
         if len({*poly.variables(value.top), *poly.variables(value.bottom)}) > MAX_VARIABLES:
             raise ValueError(f"there are more than {MAX_VARIABLES} variables")
         number, _ = poly.content(value.bottom)
-        top = {monomial: one / number for monomial, one in value.top.items()}
+        top = {monomial: coefficient / number for monomial, coefficient in value.top.items()}
         return _Fraction(poly.checked(top), poly.without(value.bottom, number, ()))
 
 
@@ -146,13 +146,13 @@ def _is_small(given: Polynomial) -> bool:
 
 def _letters(text: str) -> list[str]:
     """Return the variables in a name: each is a letter, with the digits that follow it."""
-    found: list[str] = []
-    for one in text:
-        if one.isdigit() or (one == "_" and found):
-            found[-1] += one
+    result: list[str] = []
+    for letter in text:
+        if letter.isdigit() or (letter == "_" and result):
+            result[-1] += letter
         else:
-            found.append(one)
-    return found
+            result.append(letter)
+    return result
 
 
 def _cancelled(given: _Fraction) -> _Fraction:
@@ -183,8 +183,8 @@ def _multiple(polynomial: Polynomial, other: Polynomial) -> Fraction | None:
     """Return the number that makes one polynomial of the other, if there is one."""
     if polynomial.keys() != other.keys():
         return None
-    found = {polynomial[monomial] / other[monomial] for monomial in polynomial}
-    return found.pop() if len(found) == 1 else None
+    result = {polynomial[monomial] / other[monomial] for monomial in polynomial}
+    return result.pop() if len(result) == 1 else None
 
 
 def _fraction(given: _Fraction, write: Callable[[Polynomial], str]) -> str:
@@ -227,14 +227,16 @@ def _parts(given: Polynomial) -> list[tuple[Polynomial, int]]:
     if not _is_small(given):
         return [(given, 1)]
     if len(names) == 1:
-        found = factoring.factors(_coefficients(given, names[0]))
-        return [(_from_coefficients(part, names[0]), exponent) for part, exponent in found]
+        result = factoring.factors(_coefficients(given, names[0]))
+        return [(_from_coefficients(part, names[0]), exponent) for part, exponent in result]
     degrees = {sum(exponent for _, exponent in monomial) for monomial in given}
     if len(names) == 2 and len(degrees) == 1:
         first, second = names
-        flat = _coefficients({_only(one, first): value for one, value in given.items()}, first)
-        found = factoring.factors(flat)
-        return [(_homogeneous(part, first, second), exponent) for part, exponent in found]
+        flat = _coefficients(
+            {_only(monomial, first): value for monomial, value in given.items()}, first
+        )
+        result = factoring.factors(flat)
+        return [(_homogeneous(part, first, second), exponent) for part, exponent in result]
     return [(given, 1)]
 
 
@@ -256,10 +258,10 @@ def _bracket(part: Polynomial, exponent: int) -> str:
 
 
 def _coefficients(given: Polynomial, name: str) -> factoring.Coefficients:
-    found = [Fraction(0)] * (poly.degree(given) + 1)
+    result = [Fraction(0)] * (poly.degree(given) + 1)
     for monomial, value in given.items():
-        found[dict(monomial).get(name, 0)] = value
-    return found
+        result[dict(monomial).get(name, 0)] = value
+    return result
 
 
 def _from_coefficients(given: factoring.Coefficients, name: str) -> Polynomial:

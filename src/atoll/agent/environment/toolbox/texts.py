@@ -50,9 +50,9 @@ def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, 
     expression = compile_expression(
         pattern.encode("utf-8", "surrogatepass"), ignore_case=ignore_case
     )
-    found: list[dict[str, object]] = []
+    result: list[dict[str, object]] = []
     at = read = characters = 0
-    while at <= len(data) and len(found) <= MAX_MATCHES:
+    while at <= len(data) and len(result) <= MAX_MATCHES:
         match = expression.search(data, at, len(data))
         if match is None:
             break
@@ -60,11 +60,11 @@ def regex_test(pattern: str, text: str, ignore_case: bool = False) -> dict[str, 
         characters += len(data[read:start].decode("utf-8", "surrogatepass"))
         read = start
         matched = data[start:end].decode("utf-8", "surrogatepass")
-        found.append(
+        result.append(
             {"start": characters, "end": characters + len(matched), "text": matched[:SHOWN]}
         )
         at = end if end > start else _next_character(data, end)
-    return {"matches": found[:MAX_MATCHES], "more": len(found) > MAX_MATCHES}
+    return {"matches": result[:MAX_MATCHES], "more": len(result) > MAX_MATCHES}
 
 
 def _next_character(data: bytes, at: int) -> int:
@@ -124,7 +124,7 @@ def _middle(old: list[str], new: list[str]) -> list[Edit]:
 
 def _traced(trace: list[dict[int, int]], x: int, y: int) -> list[Edit]:
     """Return the edits on the way that led to the ends of both texts."""
-    found: list[Edit] = []
+    result: list[Edit] = []
     for edits in range(len(trace) - 1, -1, -1):
         ends, k = trace[edits], x - y
         down = k == -edits or (k != edits and ends.get(k - 1, -1) < ends.get(k + 1, -1))
@@ -133,11 +133,11 @@ def _traced(trace: list[dict[int, int]], x: int, y: int) -> list[Edit]:
         from_x, from_y = start, start - before if edits else 0
         while x > from_x and y > from_y:
             x, y = x - 1, y - 1
-            found.append((" ", x, y))
+            result.append((" ", x, y))
         if edits:
-            found.append(("+", x, from_y) if down else ("-", from_x, y))
+            result.append(("+", x, from_y) if down else ("-", from_x, y))
             x, y = from_x, from_y
-    return found[::-1]
+    return result[::-1]
 
 
 def _hunks(edits: list[Edit], old: list[str], new: list[str], context: int) -> Any:

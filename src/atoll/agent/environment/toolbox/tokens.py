@@ -50,7 +50,7 @@ class Algebra(Protocol):
 
 
 def evaluate(formula: str, algebra: Algebra) -> Any:
-    """Return the value of a formula; ValueError says what is wrong with it, and where."""
+    """Return the value of a formula; ValueError says why it is refused, and where."""
     if not isinstance(formula, str) or not formula.strip():
         raise ValueError("expression must be a text that is not empty, such as '2x + 1'")
     if len(formula) > LONGEST:

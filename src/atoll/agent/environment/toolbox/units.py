@@ -64,11 +64,11 @@ def convert_units(value: float, source: str, target: str) -> dict[str, object]:
     if kinds[0] != kinds[1]:
         raise ValueError(f"{source} is a unit of {kinds[0]} and {target} of {kinds[1]}")
     base = Fraction(value) * factor + _ZERO.get(first, 0) * (kinds[0] == "temperature")
-    found = (base - _ZERO.get(second, 0) * (kinds[0] == "temperature")) / divisor
+    result = (base - _ZERO.get(second, 0) * (kinds[0] == "temperature")) / divisor
     if kinds[0] == "temperature" and base < 0:
         raise ValueError(f"{value:g} {source} is below absolute zero")
-    whole = found.denominator == 1 and isinstance(value, int)
-    return {"value": int(found) if whole else float(found), "unit": second, "kind": kinds[0]}
+    whole = result.denominator == 1 and isinstance(value, int)
+    return {"value": int(result) if whole else float(result), "unit": second, "kind": kinds[0]}
 
 
 def _unit(given: str) -> tuple[str, Fraction]:

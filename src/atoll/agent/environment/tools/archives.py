@@ -45,9 +45,9 @@ class Archives:
             self._close()
             self._archive = archive
             members = archive.members
-            told = [{"name": member.name, "size": member.size} for member in members[:MAX_TOLD]]
-        self._cut.note("archive_open", "members", told, len(members), counted=True)
-        return {"members": told, "total": len(members)}
+            listing = [{"name": member.name, "size": member.size} for member in members[:MAX_TOLD]]
+        self._cut.note("archive_open", "members", listing, len(members), counted=True)
+        return {"members": listing, "total": len(members)}
 
     def archive_file(self, name: str) -> str:
         """The text of a member."""
@@ -63,10 +63,10 @@ class Archives:
     def archive_search(self, query: str) -> dict[str, object]:
         """Lines with `query` in them."""
         with self._turn():
-            found = self._opened().search(arguments.text(query, "query"), most=self._most)
-        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
-        self._cut.note("archive_search", "lines", hits, len(hits), counted=not found.truncated)
-        return {"hits": hits, "total": len(hits), "counted": not found.truncated}
+            match = self._opened().search(arguments.text(query, "query"), most=self._most)
+        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in match]
+        self._cut.note("archive_search", "lines", hits, len(hits), counted=not match.truncated)
+        return {"hits": hits, "total": len(hits), "counted": not match.truncated}
 
     def close(self) -> None:
         """Let go of the archive, also in the midst of a read; calls that wait find it closed."""

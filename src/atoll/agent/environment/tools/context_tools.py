@@ -66,14 +66,14 @@ class Documents:
                 os.close(fd)
 
     def names(self, folder: str) -> list[str] | None:
-        """Return the names in a folder, folders with a slash; None if there is no such folder."""
-        found = None
+        """Return the names in a folder, folders with a slash; None if the folder does not exist."""
+        result = None
         with self._folder() as place, contextlib.suppress(OSError, ValueError):
             if place is not None:
                 entries = place.entries(folder)
-                found = [name + "/" * stat.S_ISDIR(info.st_mode) for name, info in entries]
+                result = [name + "/" * stat.S_ISDIR(info.st_mode) for name, info in entries]
         spilled = [name for name in self._spilled() if os.path.dirname(name) == folder.rstrip("/")]
-        return (found or []) + [os.path.basename(name) for name in spilled] or found
+        return (result or []) + [os.path.basename(name) for name in spilled] or result
 
     def close(self) -> None:
         """Let go of all that is open."""
@@ -173,8 +173,8 @@ class CutLists:
         if counted and len(hits) >= total:
             return
         number = f"{total:,}" if counted else f"at least {total:,}"
-        told = f"({call} found {number} {things}, and its list holds {len(hits):,} of them"
-        self._cut.append((number, f"{told}: .total is the number)" if counted else f"{told})"))
+        notice = f"({call} found {number} {things}, and its list holds {len(hits):,} of them"
+        self._cut.append((number, f"{notice}: .total is the number)" if counted else f"{notice})"))
 
     def say_once(self, remark: str) -> None:
         """Tell a model something on how a tool works here, the first time."""
@@ -239,16 +239,16 @@ class ContextTools:
         if index is None:
             return {ELSEWHERE: True, "most": self._most}
         wanted = arguments.text(pattern, "pattern")
-        found = index.grep(wanted, most=self._most, ignore_case=bool(ignore_case))
-        self._note(path, found.scanned, [(hit.at, hit.text) for hit in found.hits])
+        result = index.grep(wanted, most=self._most, ignore_case=bool(ignore_case))
+        self._note(path, result.scanned, [(hit.at, hit.text) for hit in result.hits])
         call = f"grep({wanted[:LONGEST_PATTERN]!r})"
-        self._cut.note(call, "lines", found.hits, found.total, counted=found.counted)
-        hits = [_hit(hit, index.file_at(hit.start)) for hit in found.hits]
-        words = {} if found.total else _word_counts(index, wanted)
-        return {"hits": hits, "total": found.total, "counted": found.counted, "words": words}
+        self._cut.note(call, "lines", result.hits, result.total, counted=result.counted)
+        hits = [_hit(hit, index.file_at(hit.start)) for hit in result.hits]
+        words = {} if result.total else _word_counts(index, wanted)
+        return {"hits": hits, "total": result.total, "counted": result.counted, "words": words}
 
     def list_dir(self, path: str = ".") -> dict[str, object]:
-        """The documents in a folder; no names if there is no such folder here."""
+        """The documents in a folder; no names if the folder does not exist here."""
         folder = arguments.text(path, "path")
         return {"names": self._documents.names("" if folder == "." else folder)}
 

@@ -68,15 +68,15 @@ def result_fields(answer: Any) -> dict[str, Any]:
     }
 
 
-def reported_fields(told: Mapping[str, Any]) -> dict[str, Any]:
+def reported_fields(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same fields of what guest code says that it found in a file of its own."""
-    if failed := told.get("failed"):
+    if failed := report.get("failed"):
         return {"outcome": failed if _EXCEPTION.fullmatch(str(failed)) else "OSError"}
-    text, size = str(told["text"])[:HASHED], max(0, min(int(told["size"]), LARGEST_OWN))
-    found = result_fields(text)
+    text, size = str(report["text"])[:HASHED], max(0, min(int(report["size"]), LARGEST_OWN))
+    result = result_fields(text)
     if size > len(text) > 0:
-        found["found_tokens"] = found["found_tokens"] * size // len(text)
-    return found
+        result["found_tokens"] = result["found_tokens"] * size // len(text)
+    return result
 
 
 def result_text(answer: Any) -> str:
@@ -95,10 +95,10 @@ def result_text(answer: Any) -> str:
     return repr(answer) if isinstance(answer, (int, float, bool)) else type(answer).__name__
 
 
-def _item(one: Any) -> str:
-    if isinstance(one, dict):
-        return str(one["text"]) if "text" in one else _fields(one)
-    return str(_cut(one))
+def _item(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value["text"]) if "text" in value else _fields(value)
+    return str(_cut(value))
 
 
 def _fields(data: Mapping[Any, Any]) -> str:
@@ -203,10 +203,10 @@ class InvocationLog:
     def join_chain(self, parent: str, chain_id: str) -> None:
         """Add the first call of a turn to a chain, which only the second call has made one."""
         with self._lock:
-            for at, one in enumerate(self._kept):
-                if one.parent == parent and one.chain_id is None:
+            for at, entry in enumerate(self._kept):
+                if entry.parent == parent and entry.chain_id is None:
                     self._kept[at] = dataclasses.replace(
-                        one, caller_type="chain", chain_id=chain_id, chain_index=0
+                        entry, caller_type="chain", chain_id=chain_id, chain_index=0
                     )
 
     def of(self, parent: str) -> tuple[Invocation, ...]:

@@ -253,10 +253,10 @@ class Registry:
             self.log.expect_result(number, explores=tool.explores)
             call.answer = {**answer, "call": number}
 
-    def _take_report(self, told: Any) -> None:
+    def _take_report(self, report: Any) -> None:
         """Log what guest code found in a file of its own, which is as true as guest code is."""
         try:
-            number, fields = int(told["call"]), reported_fields(told)
+            number, fields = int(report["call"]), reported_fields(report)
         except (LookupError, TypeError, ValueError):
             raise ValueError(
                 "a report of a look into an own file has call, text and size"

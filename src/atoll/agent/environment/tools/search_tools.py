@@ -76,18 +76,18 @@ class SearchTools:
     def close(self) -> None:
         """Let go of the indexes."""
         with self._lock:
-            for one in (self._files, self._texts, self._late):
-                if one is not None:
-                    one.close()
+            for index in (self._files, self._texts, self._late):
+                if index is not None:
+                    index.close()
             self._files = self._texts = self._late = None
 
     def _search(self, query: str, k: int, kind: str) -> list[dict[str, object]]:
         wanted = arguments.text(query, "query")
         most = max(1, arguments.count(k, "k", MAX_FOUND))
-        found = [search(wanted, most) for search in self._searches(kind)]
-        if not found:
+        result = [search(wanted, most) for search in self._searches(kind)]
+        if not result:
             raise ValueError("there is nothing to search: no documents, and no context to section")
-        return _in_turn(found)[:most]
+        return _in_turn(result)[:most]
 
     def _searches(self, kind: str) -> list[Search]:
         """Return what answers: the documents' index, and for documents the context's."""
@@ -144,9 +144,9 @@ def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, obje
     ]
 
 
-def _in_turn(found: list[Any]) -> list[Any]:
+def _in_turn(result: list[Any]) -> list[Any]:
     """The best of each index first: their scores do not compare."""
-    return [hit for rank in zip_longest(*found) for hit in rank if hit is not None]
+    return [hit for rank in zip_longest(*result) for hit in rank if hit is not None]
 
 
 def _shown_unit(unit: Any, query: str) -> dict[str, object]:

@@ -70,10 +70,10 @@ class WorkTools:
         plain = sanitize_code_unicode(arguments.text(code, "code", MAX_CODE))
         if self.guard is None:
             return plain
-        found = guard.read(plain, self.guard)
-        if found.violations or not found.parsed:
-            raise PermissionError(guard.describe(found.violations or (guard.unread(),)))
-        return found.code
+        result = guard.read(plain, self.guard)
+        if result.violations or not result.parsed:
+            raise PermissionError(guard.describe(result.violations or (guard.unread(),)))
+        return result.code
 
 
 def _plain(text: str, name: str) -> str:

@@ -206,8 +206,8 @@ class HttpModel:
         if outcome is None:
             limit = f"timeout_seconds={self._limits.timeout_seconds:g}"
             where = f"{self.name} at {self._address.place}"
-            told = f"{where}: no complete answer within {limit}"
-            raise ModelTimeoutError(f"{told}. Check whether the server hangs or is overloaded")
+            text = f"{where}: no complete answer within {limit}"
+            raise ModelTimeoutError(f"{text}. Check whether the server hangs or is overloaded")
         if not isinstance(outcome, Draft):
             raise outcome
         return self._completion(messages, outcome, started)
@@ -307,8 +307,8 @@ class HttpModel:
     def _reason(self, fault: Fault, call: Call) -> str:
         """Why it failed, with the server's own words."""
         keys = {self._dialect.key_variable: self._key}
-        told = faults.shown(fault.told, keys, call.messages)
-        return f"{fault.reason}: {told}" if told else fault.reason
+        message = faults.shown(fault.told, keys, call.messages)
+        return f"{fault.reason}: {message}" if message else fault.reason
 
     def _key_advice(self) -> str:
         """Return what to do about a key that is refused, or missing."""
@@ -352,14 +352,14 @@ def _blamed(fault: Fault, body: Mapping[str, object], without: frozenset[str]) -
     Models differ in it, and change: newer ones choose their temperature themselves. Stops are
     kept by the Draft, whether a server knows them or not.
     """
-    told = fault.told.lower()
-    if fault.status not in _WRONG_FIELD or not _NOT_TAKEN.search(told):
+    text = fault.told.lower()
+    if fault.status not in _WRONG_FIELD or not _NOT_TAKEN.search(text):
         return None
     for name in _DISPENSABLE:
-        if name in _LIMIT_NAMES and _TOO_LARGE.search(told):
+        if name in _LIMIT_NAMES and _TOO_LARGE.search(text):
             continue  # a reply without a limit could cost anything
         sent = name in body or name == "cache_control"  # which stands deeper in
-        if sent and name not in without and re.search(rf"\b{name}\b", told):
+        if sent and name not in without and re.search(rf"\b{name}\b", text):
             return name
     return None
 
@@ -367,12 +367,14 @@ def _blamed(fault: Fault, body: Mapping[str, object], without: frozenset[str]) -
 def _stated_limit(fault: Fault, body: Mapping[str, Any]) -> int | None:
     """Return the most tokens of a reply that the server names when it refuses a larger number."""
     sent = next((body[name] for name in _LIMIT_NAMES if name in body), None)
-    told = _THOUSANDS.sub("", fault.told[:_LONGEST_TOLD].lower())
-    named = any(name in told for name in (*_LIMIT_NAMES, "completion tokens", "output tokens"))
+    text = _THOUSANDS.sub("", fault.told[:_LONGEST_TOLD].lower())
+    named = any(name in text for name in (*_LIMIT_NAMES, "completion tokens", "output tokens"))
     if fault.status not in _WRONG_FIELD or sent is None or not named:
         return None
-    found = (match for pattern in _STATED_LIMITS for match in pattern.findall(told))
-    return next((n for number in found if len(number) < 10 and 0 < (n := int(number)) < sent), None)
+    result = (match for pattern in _STATED_LIMITS for match in pattern.findall(text))
+    return next(
+        (n for number in result if len(number) < 10 and 0 < (n := int(number)) < sent), None
+    )
 
 
 def _late(call: Call, wait: float) -> bool:

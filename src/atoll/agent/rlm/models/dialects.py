@@ -53,10 +53,10 @@ class Draft:
         if self._stopped or not text:
             return
         self._held += plain(text)
-        found = [at for text in self._stop if (at := self._held.find(text)) >= 0]
-        if found:
+        places = [at for text in self._stop if (at := self._held.find(text)) >= 0]
+        if places:
             self._stopped = True
-            self._hand(min(found))
+            self._hand(min(places))
             self._held = ""
         else:
             self._hand(max(0, len(self._held) - max(0, self._longest - 1)))
@@ -271,8 +271,8 @@ def count(counts: Mapping[str, Any], name: str) -> int:
 
 def part(value: Any, name: str) -> Mapping[str, Any]:
     """Return a field that should be an object; empty where it is not."""
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, dict) else {}
+    result = value.get(name) if isinstance(value, dict) else None
+    return result if isinstance(result, dict) else {}
 
 
 def text_of(content: Any) -> str:

@@ -36,12 +36,12 @@ _SHOWN_RANGE = 2 * LONGEST
 _PROMPT = "[prompt]"
 
 
-def shown(told: str, keys: Mapping[str, str | None], messages: Sequence[Message]) -> str:
+def shown(message: str, keys: Mapping[str, str | None], messages: Sequence[Message]) -> str:
     """Return the server's words in quotation marks; "" if it said nothing, or sent HTML."""
-    if not told.strip() or told.lstrip().startswith("<"):
+    if not message.strip() or message.lstrip().startswith("<"):
         return ""
     known = {name: key for name, key in keys.items() if key and len(key) >= SHORTEST_KNOWN}
-    line = " ".join(Redactor(known).redact(told[:_READ]).split())
+    line = " ".join(Redactor(known).redact(message[:_READ]).split())
     line = _without_prompt(line[:_SHOWN_RANGE], messages)
     return f"“{terminal_text.clip(terminal_text.line(line), LONGEST)}”"
 
@@ -108,7 +108,7 @@ class Fault:
 
 def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
     """Return the fault of an answer whose status is not a success."""
-    code, told = _said(body)
+    code, message = _said(body)
     retry = (status in _TRANSIENT_STATUS or status >= 500) and code not in UNPAID
     return Fault(
         kind=ModelUnavailableError if retry else ModelRefusedError,
@@ -117,7 +117,7 @@ def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
         after=_retry_after(headers) if retry else None,
         status=status,
         code=code,
-        told=told,
+        told=message,
     )
 
 
@@ -125,14 +125,14 @@ def in_answer(answer: Mapping[str, Any]) -> Fault | None:
     """Return the error inside a body with a status of success, if there is one."""
     if not answer.get("error"):
         return None
-    code, told = _said(answer)
+    code, message = _said(answer)
     retry = code in _TRANSIENT_CODES
     return Fault(
         kind=ModelUnavailableError if retry else ModelRefusedError,
         reason="the server reported " + (code or "an error"),
         retry=retry,
         code=code,
-        told=told,
+        told=message,
     )
 
 
@@ -157,10 +157,10 @@ def _said(body: Any) -> tuple[str, str]:
         return "", body if isinstance(body, str) else ""
     error = body.get("error")
     if not isinstance(error, dict):
-        told = next(filter(None, (error, body.get("message"), body.get("detail"))), "")
-        return "", told if isinstance(told, str) else ""
-    told = error.get("message")
-    told = told if isinstance(told, str) else ""
+        message = next(filter(None, (error, body.get("message"), body.get("detail"))), "")
+        return "", message if isinstance(message, str) else ""
+    message = error.get("message")
+    message = message if isinstance(message, str) else ""
     given = [error.get("code"), error.get("type")]
     known = [
         item
@@ -168,13 +168,13 @@ def _said(body: Any) -> tuple[str, str]:
         if isinstance(item, str) and item in _TRANSIENT_CODES | _LASTING_CODES
     ]
     code = known[0] if known else ""
-    if "exceed_context_size_error" in known or _is_too_long(code, told):
+    if "exceed_context_size_error" in known or _is_too_long(code, message):
         code = TOO_LONG
-    return code, told
+    return code, message
 
 
-def _is_too_long(code: str, told: str) -> bool:
-    words = told.lower()
+def _is_too_long(code: str, message: str) -> bool:
+    words = message.lower()
     return code in {"", "invalid_request_error"} and any(text in words for text in _TOO_LONG_WORDS)
 
 

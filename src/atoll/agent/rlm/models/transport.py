@@ -155,9 +155,9 @@ class Transport:
 
 def _why_not_connected(exc: Exception) -> str:
     """Return the reason in words. The system's own text is looked at, and not repeated."""
-    told = str(exc).lower()
+    text = str(exc).lower()
     return next(
-        (reason for sign, reason in _REASONS.items() if sign in told),
+        (reason for sign, reason in _REASONS.items() if sign in text),
         f"no connection, or it failed ({type(exc).__name__})",
     )
 

@@ -82,7 +82,7 @@ def _state(node: Node) -> str:
     end, totals = node.end, node.totals
     outcome = end.outcome if isinstance(end, RunEnded) else "under way, or cut off"
     mood = {"answered": "good", "forced": "warn", "refused": "warn"}.get(outcome, "bad")
-    told = [
+    facts = [
         f'<b class="chip {mood}">{one(outcome, 40)}</b>',
         *(
             f"<span>{one(text)}</span>"
@@ -94,7 +94,7 @@ def _state(node: Node) -> str:
             )
         ),
     ]
-    return f'<p class="state">{" ".join(told)}</p>\n'
+    return f'<p class="state">{" ".join(facts)}</p>\n'
 
 
 def _answer(node: Node, texts: Texts) -> Iterator[str]:

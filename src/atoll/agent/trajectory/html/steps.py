@@ -69,10 +69,10 @@ class Texts:
 
 def _marked(code: str) -> str:
     parts, done = [], 0
-    for found in _PYTHON.finditer(code):
-        parts.append(html.escape(code[done : found.start()]))
-        parts.append(f'<span class="{found.lastgroup}">{html.escape(found[0])}</span>')
-        done = found.end()
+    for match in _PYTHON.finditer(code):
+        parts.append(html.escape(code[done : match.start()]))
+        parts.append(f'<span class="{match.lastgroup}">{html.escape(match[0])}</span>')
+        done = match.end()
     return "".join([*parts, html.escape(code[done:])])
 
 
@@ -90,9 +90,9 @@ def time(node: Node, start_ms: float, end_ms: float) -> str:
     )
 
 
-def coverage(told: Mapping[str, Any]) -> str:
+def coverage(fields: Mapping[str, Any]) -> str:
     """Return the coverage map of a context, and its text form."""
-    cells, text = words.cells(told), one(words.seen(told))
+    cells, text = words.cells(fields), one(words.seen(fields))
     if not cells:
         return f'<p class="seen">{text}</p>\n'
     at, drawn = 0, []
@@ -124,8 +124,8 @@ def graph(event: Explored) -> Iterator[str]:
         return
     yield f'<section>\n<h2>Research</h2>\n<p class="note">{one(show.summary(event))}</p>\n'
     height = ROW * len(rows) + 8
-    told = f"{len(rows)} calls and what they refer to"
-    yield f'<div class="wide"><svg class="graph" role="img" aria-label="{told}" '
+    text = f"{len(rows)} calls and what they refer to"
+    yield f'<div class="wide"><svg class="graph" role="img" aria-label="{text}" '
     yield f'viewBox="0 0 {WIDE} {height}">\n'
     for at, row in enumerate(rows):
         yield from _lines(at, row, rows)
@@ -160,14 +160,14 @@ def _arc(kind: str, at: int, to: int, rows: list[Row]) -> str:
 def _node(at: int, row: Row) -> str:
     x, y = _x(row), _y(at)
     room = int((WIDE - x - BOX - 16) / LETTER)
-    call, found = one(row.call, min(room, 110)), one(row.found, room)
+    call, result = one(row.call, min(room, 110)), one(row.found, room)
     text = x + BOX + 8
     return (
         f"<g><title>{one(f'{row.id} ({row.status}): {row.call}', 300)}</title>"
         f'<rect class="{row.status}" x="{x}" y="{y - 11}" width="{BOX}" height="22" rx="5"/>'
         f'<text class="id" x="{x + BOX / 2:g}" y="{y + 4}">{one(row.id, 8)}</text>'
         f'<text class="call" x="{text}" y="{y - 2}">{call}</text>'
-        f'<text class="found" x="{text}" y="{y + 12}">{found}</text></g>\n'
+        f'<text class="found" x="{text}" y="{y + 12}">{result}</text></g>\n'
     )
 
 
@@ -239,20 +239,20 @@ class Steps:
             yield _line("Model", "no answer yet", "warn")
             return
         name = node.event.model if isinstance(node.event, events.ModelAsked) else ""
-        told = [name, words.duration(answer.duration_ms), words.cost(node.totals)]
-        told += [words.tokens(answer.usage)]
-        yield self._open("Model", told, node, lead=words.prose(answer.text))
+        facts = [name, words.duration(answer.duration_ms), words.cost(node.totals)]
+        facts += [words.tokens(answer.usage)]
+        yield self._open("Model", facts, node, lead=words.prose(answer.text))
         yield self._pre(answer.text, PROSE_CAP, "prose")
         yield "</details>"
 
     def _turn(self, turn: events.CodeRan, node: Node) -> Iterator[str]:
-        told = [turn.outcome, words.duration(turn.duration_ms), turn.isolation]
+        facts = [turn.outcome, words.duration(turn.duration_ms), turn.isolation]
         if node.children:
-            told += [counted(len(node.children), "sub-calls"), words.cost(node.totals)]
-        told += ["the same code as before"] if turn.repeated else []
+            facts += [counted(len(node.children), "sub-calls"), words.cost(node.totals)]
+        facts += ["the same code as before"] if turn.repeated else []
         mood = "good" if turn.outcome == "ok" else "bad"
         lead = next((row for row in turn.code.splitlines() if row.strip()[:1] not in {"", "#"}), "")
-        yield self._open(f"Turn {turn.turn}", told, node, lead=lead, mood=mood, code=True)
+        yield self._open(f"Turn {turn.turn}", facts, node, lead=lead, mood=mood, code=True)
         yield f"<h4>Code</h4><pre>{self._texts.code(turn.code, CODE_CAP)}</pre>"
         yield from self._subcalls(node.children)
         yield f"<h4>What the model was told</h4>{self._pre(turn.observation, OUTPUT_CAP)}"
@@ -266,9 +266,9 @@ class Steps:
             return
         start, end = min(node.start_ms for node in nodes), max(node.end_ms for node in nodes)
         usd = sum(node.totals.usd for node in nodes)
-        told = f"{words.duration(end - start)}, {words.money(usd)}"
+        text = f"{words.duration(end - start)}, {words.money(usd)}"
         many = f", {words.at_once(nodes)} at once" if len(nodes) > 1 else ""
-        yield f"<h4>{counted(len(nodes), 'sub-calls')}{many}: {told}</h4>"
+        yield f"<h4>{counted(len(nodes), 'sub-calls')}{many}: {text}</h4>"
         yield '<ol class="calls">\n'
         yield from self._items(nodes, lambda node: self._subcall(node, start, end))
         yield "</ol>"
@@ -335,13 +335,13 @@ def _remark(event: Event) -> str:
         case events.Explored():
             return _line("Explored", show.summary(event), "plain")
         case events.BudgetWarned():
-            told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
-            return _line("Budget", told, "warn")
+            text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
+            return _line("Budget", text, "warn")
         case events.Refused():
             return _line("Refused", f"{event.what}: {event.why}", "bad")
         case events.UnknownEvent():
-            told = f"{event.kind}: of a newer version, or not as it should be"
-            return _line("Unknown event", told, "warn")
+            text = f"{event.kind}: of a newer version, or not as it should be"
+            return _line("Unknown event", text, "warn")
     return _line("Ended", "what was never begun here", "warn")
 
 

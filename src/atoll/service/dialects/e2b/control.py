@@ -95,7 +95,7 @@ class ErrorInfo(Struct):
 
 
 class ForkedSandbox(Struct):
-    """A clone, or why there is none."""
+    """A clone, or why it is missing."""
 
     sandbox: SandboxInfo | UnsetType = UNSET
     error: ErrorInfo | UnsetType = UNSET
@@ -188,7 +188,7 @@ async def list_all(call: ApiRequest) -> Json[list[SandboxDetail]]:
 
 
 async def show(call: ApiRequest) -> SandboxDetail:
-    """Return what is known of a sandbox."""
+    """Describe a sandbox."""
     return _detail(call, call.session)
 
 

@@ -70,7 +70,7 @@ class E2B:
         """Sandboxes that may have watchers."""
 
     def facts(self, hosted: HostedSession) -> SandboxFacts:
-        """Return what is known of a sandbox; a session of another API has the defaults."""
+        """Describe a sandbox; a session of another API has the defaults."""
         return self._facts.setdefault(hosted, SandboxFacts())
 
     def sweep(self) -> None:
@@ -123,7 +123,7 @@ class E2B:
 
         E2B's clients sign `path:operation:user:token[:expiration]`, and put no sandbox into the
         URL. SECURITY: only a path may have a colon, so that no text is signed for two requests.
-        What all sandboxes have in common is hashed once, for a request that may be anybody's.
+        What all sandboxes have in common is hashed once, for a request without a key.
         """
         query = request.query_params
         given, until = query.get("signature", ""), query.get("signature_expiration", "")

@@ -106,7 +106,7 @@ class DescribedEntry(Struct):
 
 
 class ListedEntries(Struct):
-    """What is in a folder."""
+    """The contents of a folder."""
 
     entries: list[EntryInfo]
 
@@ -189,7 +189,7 @@ async def move(call: ApiRequest) -> DescribedEntry:
 
 
 async def remove(call: ApiRequest) -> wire.Empty:
-    """Delete a file, or a folder with all it holds; what is not there is no error."""
+    """Delete a file, or a folder with all it holds; a missing file is not an error."""
     given, hosted = await call.json(PathMessage), call.service.e2b.sandbox(call)
     path = located(given.path)
     try:

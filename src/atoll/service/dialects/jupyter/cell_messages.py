@@ -139,7 +139,7 @@ class Past:
     def add(self, number: int, code: str) -> None:
         """Keep a cell; the oldest are forgotten when there are too many, or they are too long."""
         self._cells = [*self._cells[1 - MAX_HISTORY :], (number, code[:MAX_HISTORY_LENGTH])]
-        while sum(len(one) for _, one in self._cells) > MAX_HISTORY_LENGTH:
+        while sum(len(cell) for _, cell in self._cells) > MAX_HISTORY_LENGTH:
             self._cells.pop(0)
 
     def find(self, asked: Content) -> Content:
@@ -161,8 +161,8 @@ class Past:
 
 def completing(code: str, cursor: int) -> tuple[str, str]:
     """Return the name before the cursor, and code that prints what it may become; "" if none."""
-    found = re.search(r"[A-Za-z_][\w.]*\Z", code[:cursor])
-    word = found[0] if found else ""
+    match = re.search(r"[A-Za-z_][\w.]*\Z", code[:cursor])
+    word = match[0] if match else ""
     kind = "attr" if "." in word else "global"
     lookup = f"__import__('rlcompleter').Completer(globals()).{kind}_matches({word!r})"
     return word, f"print(*{lookup}, sep='\\n')" if word else ""

@@ -194,13 +194,13 @@ async def _ask(kernel: Kernel, principal: Principal, code: str) -> str:
 async def _expressions(kernel: Kernel, principal: Principal, wanted: Any) -> Content:
     if not isinstance(wanted, dict):
         return {}
-    found = {}
+    result = {}
     for name, code in list(wanted.items())[:MAX_EXPRESSIONS]:
         check_code(str(code))
         execution = _begin(kernel, principal, str(code), None, keep=False)
         await execution.wait()
-        found[name] = _result(execution).expression()
-    return found
+        result[name] = _result(execution).expression()
+    return result
 
 
 async def _failed(kernel: Kernel, message: KernelMessage, content: Content) -> Content:
@@ -214,13 +214,13 @@ def _counted(kernel: Kernel) -> Content:
 
 
 def _text(asked: Content, name: str) -> str:
-    found = asked.get(name, "")
-    if not isinstance(found, str):
+    result = asked.get(name, "")
+    if not isinstance(result, str):
         raise Problem(400, "invalid", f"{name} is not a text")
-    return found
+    return result
 
 
 def _cursor(asked: Content) -> int:
     length = len(_text(asked, "code"))
-    found = asked.get("cursor_pos")
-    return min(max(found, 0), length) if isinstance(found, int) else length
+    result = asked.get("cursor_pos")
+    return min(max(result, 0), length) if isinstance(result, int) else length

@@ -53,9 +53,9 @@ class KernelMessage:
         """Keep of a client's message only what it asks, and what answers have to name."""
         self.parent_header, self.metadata = {}, {}
         self.header = {
-            name: one
-            for name, one in self.header.items()
-            if name in _HEADER and isinstance(one, str) and len(one) <= LONGEST_NAME
+            name: value
+            for name, value in self.header.items()
+            if name in _HEADER and isinstance(value, str) and len(value) <= LONGEST_NAME
         }
 
     def answer(self, channel: str, kind: str, content: Fields, session: str) -> KernelMessage:
@@ -106,12 +106,12 @@ def read(frame: str | bytes, protocol: str | None) -> KernelMessage:
 def _load(text: str | bytes) -> Fields:
     try:
         rpc.check_structure(text.encode("utf-8", "replace") if isinstance(text, str) else text)
-        found = json.loads(text)
+        result = json.loads(text)
     except (RecursionError, rpc.ProtocolError) as exc:
         raise ValueError(f"the message cannot be read: {exc}"[:200]) from None
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         raise ValueError("a part of the message is not a JSON object")  # noqa: TRY004 - a frame's fault
-    return found
+    return result
 
 
 def _write_v1(parts: list[bytes]) -> bytes:

@@ -99,7 +99,7 @@ async def start(call: ApiRequest) -> Json[KernelInfo]:
 
 
 async def show(call: ApiRequest) -> KernelInfo:
-    """Return what is known of a kernel."""
+    """Describe a kernel."""
     return _kernel(call).describe()
 
 

@@ -72,7 +72,7 @@ class FileSummary(Struct, kw_only=True):
 
 
 class FileDetail(FileSummary, kw_only=True):
-    """What is known of a file."""
+    """The description of a file."""
 
     contentType: str  # noqa: N815
     readOnly: bool  # noqa: N815
@@ -156,7 +156,7 @@ async def list_files(
 
 
 async def describe(call: ApiRequest) -> FileDetail:
-    """Return what is known of a file; LibreChat reads when it was last modified."""
+    """Describe a file; LibreChat reads when it was last modified."""
     file = _file(call)
     return FileDetail(
         **_facts(file),

@@ -165,13 +165,13 @@ def _described(tool: dict[str, Any], language: str) -> tuple[str, str, list[str]
     name = tool.get("name")
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         raise Problem(400, "invalid", f"a tool has no usable name: {json.dumps(name)[:100]}")
-    found = re.sub(r"[^a-zA-Z0-9_]", "", re.sub(r"[-\s]", "_", name))
-    found = f"_{found}" if found[:1].isdigit() else found
-    if language == "py" and keyword.iskeyword(found):
-        found += "_tool"
-    if not found.isidentifier():
+    result = re.sub(r"[^a-zA-Z0-9_]", "", re.sub(r"[-\s]", "_", name))
+    result = f"_{result}" if result[:1].isdigit() else result
+    if language == "py" and keyword.iskeyword(result):
+        result += "_tool"
+    if not result.isidentifier():
         raise Problem(400, "invalid", f"a tool has no usable name: {name[:100]!r}")
     schema = tool.get("parameters")
     properties = schema.get("properties") if isinstance(schema, dict) else None
     parameters = [str(name) for name in properties] if isinstance(properties, dict) else []
-    return found, name, parameters, str(tool.get("description", ""))
+    return result, name, parameters, str(tool.get("description", ""))

@@ -66,16 +66,16 @@ class Tokens:
         try:
             if path.is_dir():
                 given = {file.stem: file.read_bytes() for file in path.glob("*.pem")}
-                found = {kid: self._of_pem(pem) for kid, pem in given.items()}
+                result = {kid: self._of_pem(pem) for kid, pem in given.items()}
             else:
                 known = json.loads(path.read_bytes())["keys"]
-                found = {jwk["kid"]: self._of_jwk(jwk) for jwk in known}
+                result = {jwk["kid"]: self._of_jwk(jwk) for jwk in known}
         except (OSError, KeyError, TypeError, ValueError, self._jwt.PyJWTError) as exc:
             why = f"{type(exc).__name__}: {exc}"
             raise ConfigError(f"no public keys can be read from {path}: {why}") from None
-        if not found:
+        if not result:
             raise ConfigError(f"there is no public key in {path}")
-        return found
+        return result
 
     def _of_pem(self, pem: bytes) -> tuple[str, Any]:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415

@@ -139,7 +139,7 @@ def refusal(problem: Problem, request_id: str) -> Response:
         "message": problem.detail,
     }
     headers = {PROFILE_HEADER: "default", "x-request-id": request_id}
-    body.update({name: one for name, one in problem.more.items() if name.endswith("_profile")})
+    body.update({name: value for name, value in problem.more.items() if name.endswith("_profile")})
     if problem.retry_after is not None:
         wait = min(LONGEST_WAIT, max(1, round(problem.retry_after)))
         body["retry_after_seconds"] = wait
