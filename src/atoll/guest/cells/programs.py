@@ -30,8 +30,10 @@ def run(text: str, write: Callable[[str], Any]) -> int | None:
             os.close(writing)
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         while True:
-            if not _readable(reading):
-                if command.has_ended():  # what it left in the background holds the pipe open
+            if not _readable(reading, PATIENCE_MS):
+                # What it left in the background holds the pipe open. It may have written its last
+                # words after the look at the pipe, and before it ended: look again.
+                if command.has_ended() and not _readable(reading, 0):
                     return command.wait()
                 continue
             data = os.read(reading, CHUNK)
@@ -46,8 +48,8 @@ def run(text: str, write: Callable[[str], Any]) -> int | None:
         command.forget()
 
 
-def _readable(fd: int) -> bool:
+def _readable(fd: int, wait_ms: int) -> bool:
     """Wait for output; return whether there is some, or its end."""
     watch = select.poll()
     watch.register(fd, select.POLLIN)
-    return bool(watch.poll(PATIENCE_MS))
+    return bool(watch.poll(wait_ms))
