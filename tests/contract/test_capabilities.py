@@ -22,7 +22,10 @@ DECLARED = {
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "ports"},
     "daemon": EVERYWHERE | FILES | PROCESSES | OWN_ROOT | {"fork"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork", "ports"},
-    "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
+    "ray": EVERYWHERE
+    | FILES
+    | (PROCESSES - {"interpreter"})
+    | {"network", "fetch", "fork", "ports"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},
     "pyodide": EVERYWHERE | FILES | {"limit-processes", "fetch"},
     "restricted": EVERYWHERE | {"shared-context"},

@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict, Unpack
 
 from atoll import extras
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
+from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, BusyError, ConfigError, FleetError, UnsupportedError
-from atoll.fleet import lifecycle
+from atoll.fleet import lifecycle, streams
 from atoll.fleet.files import FleetFiles
 from atoll.fleet.messages import RunOnce
 from atoll.guest.shared import values
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import verbs
 from atoll.sandbox.availability import Availability
-from atoll.sandbox.base import check_code
+from atoll.sandbox.base import check_code, check_port
 from atoll.sandbox.wire.options import to_wire as options_to_wire
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from atoll.backends.daemon.connection import DaemonConnection
@@ -49,7 +51,6 @@ class RaySandbox(DaemonClientSandbox):
         Capability.FOLDERS,
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
-        Capability.PORTS,
     }
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
@@ -58,6 +59,7 @@ class RaySandbox(DaemonClientSandbox):
             raise ConfigError("a fleet's sandbox sees no folders of this machine: upload files")
         if self._config.python is not None:
             raise ConfigError("a fleet's sandbox has its node's Python: leave `python` out")
+        self._relays = Background()
         self.session = session
         """The session's name in the fleet: another process can take it over by this."""
 
@@ -87,6 +89,18 @@ class RaySandbox(DaemonClientSandbox):
     def files(self) -> Files:
         """The session's files; usable while a cell runs."""
         return FleetFiles(self._call).reach_by(self.shell)
+
+    async def connect(self, port: int) -> socket.socket:
+        """Return a connection with a server on the guest's loopback; PortError without one."""
+        self._require_open()
+        made, relay = await streams.connect(self._call, check_port(port))
+        self._relays.spawn(relay)
+        return made
+
+    async def _close_forwards(self) -> None:
+        await super()._close_forwards()
+        self._relays.cancel()
+        await self._relays.wait()
 
     async def fork_with(self, config: SandboxConfig) -> RaySandbox:
         """Return a live clone that calls the host functions of `config`."""

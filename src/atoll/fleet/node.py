@@ -44,6 +44,7 @@ from atoll.fleet.messages import (
 )
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
+from atoll.fleet.streams import NodeStreams
 from atoll.guest.shared import values
 from atoll.hosting import heap
 from atoll.hosting.dispatch import Connection, Dispatch
@@ -71,7 +72,7 @@ PART_SECONDS = 60.0
 RUNNING_PER_CPU = 16
 """Cells at one time; most wait for something, and one that computes yields to others."""
 _LOG = logging.getLogger("atoll.fleet")
-_NOT_HERE = frozenset({"attach", "folders"})
+_NOT_HERE = frozenset({"attach", "connect", "folders"})
 
 
 class NodeHost:
@@ -87,6 +88,7 @@ class NodeHost:
         self._background, self._numbers = Background(_LOG), itertools.count(1)
         self._durable: dict[Session, DurableSession] = {}
         self._contexts, self._node_files = NodeContexts(), NodeFiles()
+        self._node_streams = NodeStreams()
         self._draining = False
         self._facts: NodeFacts | None = None
         self._facts_made = 0.0
@@ -140,6 +142,7 @@ class NodeHost:
             "files": self._files,
             "initialize": self._restart,
             "pause": self._pause,
+            "stream": self._stream,
         }
         """The verbs of a session to which a node adds something."""
 
@@ -148,7 +151,8 @@ class NodeHost:
         sweep = partial(expiry.sweep, self._store)
         keep, store = self._settings.keep_seconds, self._store
         pause = min(1.0, self._settings.save_seconds / 2)
-        steps = self._save_all, self._node_files.sweep, self._table.sweep, self._report_to_all
+        sweeps = self._node_files.sweep, self._node_streams.sweep, self._table.sweep
+        steps = self._save_all, *sweeps, self._report_to_all
         watching = self._background.watch("the node", lambda: pause, *steps)
         return [watching, expiry.watch(self._background, store, keep, "sweeps", sweep)]
 
@@ -357,6 +361,7 @@ class NodeHost:
         durable = self._durable.pop(session, None)
         self._contexts.release(name)
         self._node_files.forget(session)
+        self._node_streams.forget(session)
         await self._dispatch.destroy(connection, name)
         return durable
 
@@ -364,6 +369,11 @@ class NodeHost:
         """Carry out an operation on a session's files; contents are beside the request."""
         _, session = connection.session(params.get("session"))
         return await self._node_files.request(session, params, fds)
+
+    async def _stream(self, connection: Connection, params: Params, fds: PassedFds) -> Reply:
+        """Use a connection with a port of a session; bytes are beside the request."""
+        _, session = connection.session(params.get("session"))
+        return await self._node_streams.request(session, params, fds)
 
     async def _pause(self, connection: Connection, params: Params, _fds: PassedFds) -> Reply:
         """Freeze a session's guest. It is saved before: a save would let it run again."""
