@@ -162,7 +162,7 @@ def ids(owner: Tenant) -> dict[str, str]:
         "watcher": native("/e2b/filesystem.Filesystem/CreateWatcher", by_token, json={"path": "/app"})["watcherId"],
         "kernel": native("/jupyter/api/kernels", json={"name": "bare"})["id"],
         "process": native(f"{session}/processes", json={"command": ["sleep", "60"]})["id"],
-        "name": "x", "number": "0",
+        "name": "x", "number": "0", "port": "8000",
     }  # fmt: skip
 
 
