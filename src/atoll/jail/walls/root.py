@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import glob
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -40,6 +41,8 @@ SYSTEM_PATHS = (
     "/etc/mime.types",
     "/etc/os-release",
 )
+JAVA_SETTINGS = "/etc/java-*-openjdk"
+"""Settings that Debian's Java does not start without: a link below /usr leads there."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 JAIL_DEVICES = (*DEVICES, "tty")
 """By the last one a program finds its own terminal, if it has one; never another's."""
@@ -257,7 +260,7 @@ def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
     """Open those of the host's system paths that are there; of links, return the targets."""
     links: dict[str, str] = {}
     others: list[Bind] = []
-    for path in SYSTEM_PATHS:
+    for path in (*SYSTEM_PATHS, *glob.glob(JAVA_SETTINGS)):
         try:
             links[path] = os.readlink(path)
         except FileNotFoundError:

@@ -45,7 +45,9 @@ LANGUAGES = {
     "typescript": Language(file="main.ts", run="tsx main.ts"),
     "go": Language(file="main.go", compile="go build -o main main.go", run="./main"),
     "go_test": Language(file="main_test.go", run="go test main_test.go"),
-    "java": Language(file="Main.java", compile="javac -cp . Main.java", run="java -cp . -ea Main"),
+    "java": Language(
+        file="Main.java", compile="javac -cp '.:*' Main.java", run="java -cp '.:*' -ea Main"
+    ),
     "csharp": Language(
         file="Program.cs", run="dotnet run --project .", beside={"main.csproj": _CSPROJ}
     ),
