@@ -105,6 +105,7 @@ ERRORS = [
     errors.IsolationError("native", "reason", "hint"),
     errors.SandboxError("failed"),
     errors.PortError(8000, "nothing listens there"),
+    errors.ProcessError("there is no process 3"),
     errors.SandboxStartError("mount", "no"),
     errors.SandboxClosedError(),
     errors.SandboxLostError("gone"),
@@ -163,6 +164,7 @@ def test_the_configuration_crosses_with_every_limit(tmp_path):
         memory_bytes=1, max_processes=None, cpu_seconds=2.5, disk_bytes=3, file_size_bytes=4,
         max_open_files=5, stdout_max_bytes=6, stderr_max_bytes=7, fuel_budget=8, env={"A": "b"},
         mounts=(Mount(source=tmp_path, target="/data", writable=True),),
+        folders=("/logs",),
     )  # fmt: skip
     default = ExecutionPolicy()
     for field in dataclasses.fields(policy):
