@@ -13,7 +13,6 @@ import contextlib
 import mmap
 import os
 import sys
-import tempfile
 
 from atoll.errors import ConfigError
 
@@ -30,6 +29,8 @@ def create(name: str) -> int:
     if sys.platform == "linux":
         fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
+        import tempfile  # noqa: PLC0415 - only here, and it takes long
+
         with tempfile.TemporaryFile(prefix=name) as file:
             fd = os.dup(file.fileno())
     return fd
