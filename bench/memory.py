@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
 from atoll.jail.supervisor.client import supervisor
+from bench import kernel
 from bench.context import text_bytes
-from bench.processes import descendants
+from bench.processes import descendants, memory_of
 from bench.rows import Arms, Goal, row
+from bench.start import running_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 SANDBOXES = 2
 HELD_ONCE = Goal(ratio=1.05)
 BLOCK = 512
+SMALL_DAEMON = Goal(value=50e6, ratio=1.0)
 
 
 @row(
@@ -37,6 +43,32 @@ def memory_shared(scale: Scale) -> Iterator[Arms]:
             minus=lambda: _held(None),
             theirs=lambda: float(scale.context_bytes),
         )
+
+
+@row(
+    what="memory of an idle daemon without data libraries, four sandboxes ready",
+    against="an idle Jupyter kernel",
+    rounds=2,
+    unit="bytes",
+    goal=SMALL_DAEMON,
+)
+def memory_idle_daemon(_scale: Scale) -> Iterator[Arms]:
+    ours, before = os.getpid(), descendants(os.getpid())
+    with kernel.blocking() as run:
+        run("1")
+        kernels = descendants(ours) - before
+        with running_daemon("--tier", "bare"):
+            daemon = _daemon_pid()
+            yield Arms(
+                ours=lambda: float(memory_of({daemon, *descendants(daemon)})),
+                theirs=lambda: float(memory_of(kernels)),
+            )
+
+
+def _daemon_pid() -> int:
+    command = [sys.executable, "-m", "atoll.cli.main", "daemon", "status", "--json"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return int(json.loads(said)["pid"])
 
 
 def _held(context: atoll.Context | None) -> float:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_KCMP = {"x86_64": 312, "aarch64": 272}
+_SAME_MEMORY = 1  # KCMP_VM
 
 
 def descendants(root: int | None) -> set[int]:
@@ -40,6 +48,30 @@ def own_memory(pid: int) -> int:
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+    return 0
+
+
+def memory_of(pids: Iterable[int]) -> int:
+    """Return the proportional memory (Pss) of processes in bytes.
+
+    An address space that several processes share, as sleepers in empty jails do, counts once.
+    """
+    counted: list[int] = []
+    for pid in sorted(pids):
+        if not any(_share_memory(pid, other) for other in counted):
+            counted.append(pid)
+    return sum(map(_proportional, counted))
+
+
+def _share_memory(one: int, other: int) -> bool:
+    number = _KCMP[os.uname().machine]
+    return bool(ctypes.CDLL(None).syscall(number, one, other, _SAME_MEMORY, 0, 0) == 0)
+
+
+def _proportional(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
     return 0
 
 

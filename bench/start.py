@@ -50,7 +50,7 @@ def daemon_back_to_back(_scale: Scale) -> Iterator[Arms]:
 
 
 @contextlib.contextmanager
-def running_daemon() -> Iterator[None]:
+def running_daemon(*options: str) -> Iterator[None]:
     """Run a daemon for this measurement alone, with its default libraries imported."""
     command = [sys.executable, "-m", "atoll.cli.main", "daemon"]
     with (
@@ -58,7 +58,7 @@ def running_daemon() -> Iterator[None]:
         mock.patch.dict(os.environ, ATOLL_DAEMON_SOCKET=f"{folder}/daemon.sock"),
     ):
         try:
-            subprocess.run([*command, "start"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([*command, "start", *options], check=True, stdout=subprocess.DEVNULL)
             yield
         finally:
             subprocess.run([*command, "stop"], check=True, stdout=subprocess.DEVNULL)

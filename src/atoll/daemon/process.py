@@ -11,13 +11,13 @@ import os
 import resource
 import signal
 import sys
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.errors import AtollError, SandboxError
+from atoll.hosting import heap
 from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.hosting.sessions import open_storage
@@ -76,6 +76,8 @@ async def _serve(
     report("trying out a sandbox")
     await server.start(paths.listen())
     _LOG.info("started with pid %d", os.getpid())
+    heap.collect_rarely()
+    heap.give_back()
     on_ready()
     await stop.wait()
     paths.remove_socket()
@@ -102,8 +104,22 @@ def _allow_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-class _PrivateFile(RotatingFileHandler):
-    """A log that only its user may read, and that does not grow for ever."""
+class _PrivateFile(logging.FileHandler):
+    """A log that only its user may read; beyond LOG_BYTES it is renamed and begun anew.
+
+    The standard library's own needs modules that take 400 KB, among them pickle.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line."""
+        super().emit(record)
+        try:
+            if self.stream is not None and self.stream.tell() > LOG_BYTES:
+                os.replace(self.baseFilename, f"{self.baseFilename}.1")
+                self.stream.close()
+                self.stream = self._open()
+        except OSError:
+            self.handleError(record)
 
     def _open(self) -> TextIOWrapper:
         def private(path: str, flags: int) -> int:
@@ -115,7 +131,7 @@ class _PrivateFile(RotatingFileHandler):
 @contextlib.contextmanager
 def logging_to(path: Path, log: logging.Logger) -> Iterator[None]:
     """Write a log to a file. SECURITY: it holds no code, no output, no variable and no token."""
-    handler = _PrivateFile(path, maxBytes=LOG_BYTES, backupCount=1)
+    handler = _PrivateFile(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
