@@ -12,6 +12,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,8 @@ def run(*command: str | Path) -> str:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the image; return it as an archive that every user can read."""
+    if "ATOLL_TEST_IMAGE" in os.environ:  # one that was built before
+        return Path(os.environ["ATOLL_TEST_IMAGE"])
     folder = tmp_path_factory.mktemp("image")
     if subprocess.run(["buildah", "inspect", BASE], capture_output=True, check=False).returncode:
         sys.path.insert(0, str(ROOT / "tools"))
@@ -78,21 +81,19 @@ def rootless_user() -> str:
 
 
 @pytest.fixture(params=["root", "rootless"])
-def podman(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+def podman(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Return the start of a command that runs podman with a storage of its own."""
+    tmp_path = Path(tempfile.mkdtemp(prefix="ac-", dir="/tmp"))  # podman wants a short path
     own = ["podman", "--root", str(tmp_path / "storage"), "--runroot", str(tmp_path / "run")]
     own += ["--runtime", "runc", "--cgroup-manager", "cgroupfs", "--storage-driver", "vfs"]
     if request.param == "rootless":
         user = pwd.getpwnam(rootless_user())
         os.chown(tmp_path, user.pw_uid, user.pw_gid)
-        for folder in tmp_path.parents[:3]:
-            folder.chmod(folder.stat().st_mode | 0o055)
         switch = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
         switch += ["env", "-C", str(tmp_path), f"HOME={tmp_path}", f"XDG_RUNTIME_DIR={tmp_path}"]
         own = [*switch, *own]
     yield own
-    if request.param == "rootless":  # files in the storage belong to subordinate ids
-        shutil.rmtree(tmp_path / "storage", ignore_errors=True)
+    shutil.rmtree(tmp_path, ignore_errors=True)
 
 
 def test_the_image_serves_jailed_sandboxes(podman: list[str], archive: Path) -> None:

@@ -56,6 +56,11 @@ def _guarded(given: list[str]) -> int:
 
 
 def _run(given: list[str]) -> int:
+    if given == ["--version"]:  # installers and scripts ask often: without the parser
+        from atoll import __version__
+
+        print(f"atoll {__version__}")
+        return 0
     from importlib import import_module
 
     from atoll.cli import arguments
