@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any, Self
 from atoll import extras
 from atoll.concurrency import forks
 from atoll.errors import ConfigError
-from atoll.sandbox.tools import from_schema
+from atoll.sandbox.tools import from_schema, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from atoll.sandbox.tools import Tool
 
 START_SECONDS = 60.0
 CALL_SECONDS = 120.0
 MAX_TOOLS = 1_000
+LONGEST_NAME, LONGEST_DESCRIPTION = 64, 4_000
 
 
 class MCPTools:
@@ -42,17 +43,20 @@ class MCPTools:
         *arguments: str,
         env: Mapping[str, str] | None = None,
         prefix: str = "",
+        module: str = "",
         read_only: Collection[str] = (),
         timeout_seconds: float = CALL_SECONDS,
         **facts: Any,
     ) -> None:
         """`server` is a program, with its arguments, or a URL.
 
-        `prefix` begins the name of every tool, `read_only` names those that change nothing (the
-        server's own annotations are not trusted), `facts` are fields of Tool for all of them.
+        `prefix` begins the name of every tool. With `module="github"`, guest code finds them in
+        `from tools import github`, and a prompt has one line for all of them. `read_only` names
+        those that change nothing (the server's own annotations are not trusted), `facts` are
+        fields of Tool for all of them.
         """
         self._server, self._arguments, self._env = server, arguments, env
-        self._prefix, self._read_only = prefix, frozenset(read_only)
+        self._prefix, self._module, self._read_only = prefix, module, frozenset(read_only)
         self._timeout, self._facts = timeout_seconds, facts
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
@@ -96,7 +100,7 @@ class MCPTools:
             said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
             raise ConfigError(f"the MCP server {self._server} cannot be used: {said}") from exc
         self._thread = serving
-        self._tools = tuple(self._tool(tool) for tool in listed)
+        self._tools = tuple(self._tool(tool, name) for tool, name in _with_names(listed))
 
     def _target(self) -> Any:
         try:
@@ -124,7 +128,7 @@ class MCPTools:
             if not ready.done():
                 ready.set_exception(_cause(exc))
 
-    def _tool(self, described: Any) -> Tool:
+    def _tool(self, described: Any, shown: str) -> Tool:
         name = described.name
 
         def call(**arguments: Any) -> Any:
@@ -135,10 +139,12 @@ class MCPTools:
             "source": "mcp",
             "cost": "network",
             "result_schema": described.output_schema,
+            "module": self._module,
             **self._facts,
         }
         schema = described.input_schema or {"type": "object"}
-        return from_schema(self._prefix + name, call, schema, described.description or "", **facts)
+        text = (described.description or "")[:LONGEST_DESCRIPTION]
+        return from_schema(self._prefix + shown, call, schema, text, **facts)
 
     def _call(self, name: str, arguments: dict[str, object]) -> Any:
         """Call a tool of the server; called in a thread of the bridge."""
@@ -154,6 +160,17 @@ class MCPTools:
         if isinstance(content, dict):
             return content["result"] if set(content) == {"result"} else content
         return "\n".join(texts)
+
+
+def _with_names(listed: list[Any]) -> Iterator[tuple[Any, str]]:
+    """Yield tools with names that differ as Python names too: `a-b` and `a_b`."""
+    taken: set[str] = set()
+    for tool in listed:
+        name, number = plain_name(tool.name[:LONGEST_NAME]), 2
+        while name in taken:
+            name, number = f"{plain_name(tool.name[:LONGEST_NAME])}_{number}", number + 1
+        taken.add(name)
+        yield tool, name
 
 
 async def _list_tools(client: Any) -> list[Any]:

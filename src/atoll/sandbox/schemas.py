@@ -7,12 +7,13 @@ as the other, so that guest code calls both as functions and an API can list bot
 from __future__ import annotations
 
 import inspect
+import keyword
 import types
 import typing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from atoll.guest.shared.messages import Names
 
@@ -38,6 +39,11 @@ _ACCEPTED: dict[str, tuple[type, ...]] = {
 """Python types that a value of a JSON type may have, the usual one first."""
 Schema = dict[str, Any]
 """A JSON schema."""
+_SIMPLE = ("string", "integer", "number", "boolean")
+MORE = "more"
+"""Takes the arguments of a tool whose names are not Python names."""
+MAX_OPTIONS, MAX_OPTION = 12, 40
+"""Values of an enumeration that are shown, and characters of one."""
 DEEPEST = 20
 """Levels of a value that are checked; a schema may refer to itself."""
 
@@ -98,26 +104,70 @@ def of_result(function: Callable[..., Any]) -> Schema:
 
 
 def signature_of(schema: Mapping[str, Any]) -> inspect.Signature:
-    """Return a signature for a schema: required parameters first, each by position or by name."""
-    properties, required = schema.get("properties") or {}, set(schema.get("required") or ())
-    names = [name for name in properties if isinstance(name, str) and name.isidentifier()]
+    """Return a signature for a schema: required parameters first, each by position or by name.
+
+    Properties whose names are not Python names are passed as `**more`. A schema may come from a
+    stranger: parts that are not what JSON schema has there are left out.
+    """
+    given, listed = schema.get("properties"), schema.get("required")
+    properties = given if isinstance(given, dict) else {}
+    required = (
+        [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    )
+    usable = [name for name in properties if _is_parameter(name)]
     parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=inspect.Parameter.empty
-            if name in required
-            else properties[name].get("default"),
-            annotation=_annotation(properties[name]),
-        )
-        for name in sorted(names, key=lambda name: name not in required)
+        _parameter(name, properties[name], is_required=name in required)
+        for name in sorted(usable, key=lambda name: name not in required)
     ]
+    if len(usable) < len(properties):
+        parameters.append(inspect.Parameter(MORE, inspect.Parameter.VAR_KEYWORD))
     return inspect.Signature(parameters)
 
 
+def named_arguments(
+    signature: inspect.Signature, args: Iterable[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by the names that a schema has for them."""
+    given = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= given.pop(name, {})
+    return given
+
+
+def _is_parameter(name: Any) -> bool:
+    return (
+        isinstance(name, str)
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and (name not in (MORE, "__debug__"))
+    )
+
+
+def _parameter(name: str, schema: Any, *, is_required: bool) -> inspect.Parameter:
+    known = schema if isinstance(schema, dict) else {}
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=inspect.Parameter.empty if is_required else known.get("default"),
+        annotation=_annotation(known),
+    )
+
+
 def _annotation(schema: Mapping[str, Any]) -> Any:
+    """Return a type for a schema, as help() shows it; none if there is no short one."""
+    options = schema.get("enum")
+    if isinstance(options, list) and 0 < len(options) <= MAX_OPTIONS and _are_short(options):
+        return typing.Literal[tuple(options)]
     kinds = _ACCEPTED.get(str(schema.get("type")), (type(None),))
+    items = schema.get("items")
+    if kinds[0] is list and isinstance(items, dict) and items.get("type") in _SIMPLE:
+        return types.GenericAlias(list, (_ACCEPTED[items["type"]][0],))
     return inspect.Parameter.empty if kinds[0] is type(None) else kinds[0]
+
+
+def _are_short(options: list[Any]) -> bool:
+    return all(isinstance(one, str) and len(one) <= MAX_OPTION for one in options)
 
 
 def check(value: Any, schema: Any, where: str, defs: Any = None, depth: int = 0) -> None:
@@ -182,8 +232,10 @@ def _check_range(value: Any, schema: Mapping[str, Any], where: str) -> None:
 
 def _check_parts(value: Any, schema: Mapping[str, Any], where: str, defs: Any, depth: int) -> None:
     if isinstance(value, dict):
-        properties = schema.get("properties") or {}
-        if missing := [name for name in schema.get("required") or () if name not in value]:
+        properties, needed = schema.get("properties"), schema.get("required")
+        properties = properties if isinstance(properties, dict) else {}
+        needed = needed if isinstance(needed, list) else []
+        if missing := [name for name in needed if name not in value]:
             raise TypeError(f"{where} lacks {', '.join(map(repr, missing))}")
         if schema.get("additionalProperties") is False and (extra := set(value) - set(properties)):
             raise TypeError(f"{where} has no {', '.join(sorted(map(repr, extra)))}")

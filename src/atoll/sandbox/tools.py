@@ -62,10 +62,14 @@ class Tool:
     """What becomes of a call with text of an untrusted source in it: `allow`, `ask`, `refuse`."""
     source: str = ""
     """What the result is if it is untrusted text: `web`, `archive`, `model`, `document` ..."""
+    module: str = ""
+    """The module of the package `tools` that guest code finds it in; unset: it is a built-in."""
     timeout_seconds: float | None = None
     """How long a call may take; then guest code gets a TimeoutError. Unset: as long as the cell."""
 
     def __post_init__(self) -> None:
+        if self.module and not (self.module.isidentifier() and self.module not in BUILT_IN):
+            raise ConfigError(f"a module of tools must be a Python name, not {self.module!r:.60}")
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise ConfigError(f"a tool's name must be a Python name, not {self.name!r:.60}")
         if not callable(self.function):
@@ -82,6 +86,8 @@ class Tool:
             description["doc"] = self.description
         if self.parameters is not None:
             description["parameters"] = [dict(parameter) for parameter in self.parameters]
+        if self.module:
+            description |= {"module": self.module, "member": self.member}
         object.__setattr__(self, "description", description.get("doc", ""))
         object.__setattr__(self, DESCRIPTION, description)
 
@@ -99,6 +105,11 @@ class Tool:
         """The JSON schema of its result; empty if any value may be returned."""
         given = self.result_schema
         return schemas.of_result(self.function) if given is None else dict(given)
+
+    @property
+    def member(self) -> str:
+        """Its name in its module."""
+        return self.name.removeprefix(f"{self.module}__")
 
     @property
     def summary(self) -> str:
@@ -134,7 +145,8 @@ class Tool:
                 shown = type(value).__name__
                 raise TypeError(f"{self.name}: {name} must be {wanted}, not {shown}: {self.call}")
         if self.schema is not None:
-            schemas.check(dict(given), self.schema, self.name)
+            named = schemas.named_arguments(signature, args, kwargs)
+            schemas.check(named, self.schema, self.name)
 
     __atoll_check__ = check
 
@@ -225,17 +237,24 @@ def from_schema(
 
     @functools.wraps(call)
     def named(*args: Any, **kwargs: Any) -> Any:
-        return call(**signature.bind(*args, **kwargs).arguments)
+        return call(**schemas.named_arguments(signature, args, kwargs))
 
     async def asked(*args: Any, **kwargs: Any) -> Any:
-        return await call(**signature.bind(*args, **kwargs).arguments)
+        return await call(**schemas.named_arguments(signature, args, kwargs))
 
     made = functools.wraps(call)(asked) if inspect.iscoroutinefunction(call) else named
-    plain = re.sub(r"\W", "_", name)
-    plain = plain if plain.isidentifier() and plain not in BUILT_IN else f"tool_{plain}"
+    plain = plain_name(name)
+    if module := facts.get("module"):
+        plain = f"{module}__{plain}"
     made.__doc__ = description or None
     made.__name__ = plain
     return Tool(name=plain, function=made, schema=dict(schema), description=description, **facts)
+
+
+def plain_name(name: str) -> str:
+    """Return a Python name for any name."""
+    plain = re.sub(r"\W", "_", name)
+    return plain if plain.isidentifier() and plain not in BUILT_IN else f"tool_{plain}"
 
 
 def _named(name: str, given: Function) -> Tool:

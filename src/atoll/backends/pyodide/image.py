@@ -40,7 +40,7 @@ from guest.cells import loop
 from guest.core import interrupt
 from guest.entry import embedded, pyodide
 from guest.state import dump, folder, keeper, pickler
-from guest.agent import work_tools
+from guest.agent import tool_modules, work_tools
 from guest.agent import lazy, tools
 from guest.cells import awaiting, compiling, ipython, magic_commands
 from guest.core import variables

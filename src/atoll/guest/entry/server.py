@@ -89,6 +89,7 @@ class Server:
         """What is offered beside the host's tools; a tool of the same name stands before it."""
         self._tools: set[str] = set()
         self._call_host: Callable[..., Any] = self._bridge.call_host
+        self._modules: Any = None
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
@@ -183,11 +184,15 @@ class Server:
         with self._runtime:
             from ..agent.chain import WAVE, NamedCalls, Waves
             from ..agent.explorer import ContextLength, Explorer
+            from ..agent.tool_modules import ToolModules
             from ..agent.tools import make
             from ..agent.work_tools import WorkTools
         namespace, waves = self._repl.namespace, Waves()
         self._call_host = call_host = waves.numbered(self._bridge.call_host)
-        functions: Names = dict(make(description, call_host) for description in described)
+        self._modules = ToolModules(call_host)
+        described = self._modules.offer(described)
+        functions: Names = dict(make(one, call_host) for one in described)
+        functions.update(self._modules.functions())
         explorer = Explorer(call_host, namespace, self._repl.preloaded.own, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
             functions.update((name, getattr(owner, name)) for name in owner.NAMES)
@@ -196,7 +201,7 @@ class Server:
         offered.update((name, getattr(named, name)) for name in named.NAMES)
         offered["context_len"] = ContextLength(agent["context_len"])
         self._offer(offered)
-        self._tools = {tool["name"] for tool in described}
+        self._tools = {one["name"] for one in described}.union(self._modules.functions())
         self._helpers.update((name, offered[name]) for name in set(offered) - self._tools)
         namespace["answer"] = {"content": "", "ready": False}
 
@@ -236,8 +241,12 @@ class Server:
     def _set_tools(self, params: ToolsParams) -> Variable:
         """Offer these tools and no others; a helper that a tool stood before is there again."""
         with self._runtime:
+            from ..agent.tool_modules import ToolModules
             from ..agent.tools import make
-        tools = dict(make(description, self._call_host) for description in params["tools"])
+        self._modules = self._modules or ToolModules(self._call_host)
+        described = self._modules.offer(params["tools"])
+        tools = dict(make(one, self._call_host) for one in described)
+        tools.update(self._modules.functions())
         for name in self._tools.difference(tools, self._helpers):
             self._offered.pop(name, None)
             vars(builtins).pop(name, None)

@@ -131,10 +131,17 @@ class Registry:
     def listing(self, without: Collection[str] = ()) -> str:
         """Return the tools for a prompt, one a line: how each is called and what it does."""
         lines = []
+        modules: dict[str, int] = {}
         for tool in self._tools.values():
-            if tool.name not in self._hidden and tool.name not in without:
+            if tool.module:
+                modules[tool.module] = modules.get(tool.module, 0) + 1
+            elif tool.name not in self._hidden and tool.name not in without:
                 summary = " ".join(tool.summary.split())[:LONGEST_SUMMARY]
                 lines.append(f"- {tool.call}: {summary}" if summary else f"- {tool.call}")
+        for module, count in modules.items():
+            lines.append(
+                f"- from tools import {module}: {count} functions; search_tools('words') finds them"
+            )
         return "\n".join(lines)
 
     def logged(self, tool: Tool) -> Handler:

@@ -14,6 +14,7 @@ import sys
 import guest.agent.chain  # type: ignore[import-not-found]
 import guest.agent.explorer  # type: ignore[import-not-found]
 import guest.agent.lazy  # type: ignore[import-not-found]
+import guest.agent.tool_modules  # type: ignore[import-not-found]
 import guest.agent.tools  # type: ignore[import-not-found]
 import guest.agent.work_tools  # type: ignore[import-not-found]
 import guest.cells.awaiting  # type: ignore[import-not-found]
