@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FILES_OF_ROWS = (
     "start", "execute", "bridge", "context", "memory", "fresh", "packages", "cpu", "service",
     "clones", "states", "peers", "wasm", "pyodide", "gvisor", "files", "explore", "needle",
-    "retrieval", "rlm", "tokens", "tools", "network", "ports", "programs", "images",
+    "retrieval", "rlm", "tokens", "tools", "network", "ports", "started", "programs", "images",
 )  # fmt: skip
 
 
