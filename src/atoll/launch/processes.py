@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import os
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from atoll.errors import BusyError, ConfigError, ProcessError
@@ -32,6 +33,8 @@ MAX_RUNNING = 64
 KEPT_BYTES = 1 << 19
 """Output that is kept of each stream."""
 PIECE = 1 << 18
+MERGED = 1 << 14
+"""Up to here pieces become one: a process that prints byte by byte makes few."""
 PATIENCE_SECONDS = 1.0
 """For how long output waits for a reader that has read before."""
 TERM = "xterm-256color"
@@ -62,7 +65,8 @@ class OutputBuffer:
     """The last bytes of a stream, and where they are among all that was printed."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
         self.end = self._read_to = 0
         self._read_at = time.monotonic()  # its first reader gets a while to come
 
@@ -75,20 +79,28 @@ class OutputBuffer:
 
     def feed(self, data: bytes) -> None:
         """Keep what was printed; drop the oldest."""
-        self._kept += data
         self.end += len(data)
-        if (excess := len(self._kept) - KEPT_BYTES) > 0:
-            del self._kept[:excess]
+        self._size += len(data)
+        if self._pieces and len(self._pieces[-1]) + len(data) <= MERGED:
+            data = self._pieces.pop() + data
+        self._pieces.append(data)
+        while self._size > KEPT_BYTES:
+            self._size -= len(self._pieces.popleft())
 
     def read(self, at: int) -> bytes:
         """Return what was printed from an offset on, without what was dropped."""
         self._read_at = time.monotonic()
-        if at >= self.end:
+        wanted = min(self.end - at, self._size)
+        if wanted <= 0:
             return b""
         self._read_to = self.end
-        first = max(0, at - self.end + len(self._kept))
-        with memoryview(self._kept) as view:
-            return bytes(view[first:])
+        found: list[bytes] = []
+        for piece in reversed(self._pieces):  # a reader wants the last ones, and mostly one
+            found.append(piece if wanted >= len(piece) else piece[-wanted:])
+            wanted -= len(found[-1])
+            if not wanted:
+                break
+        return found[0] if len(found) == 1 else b"".join(reversed(found))
 
 
 class GuestProcess:
