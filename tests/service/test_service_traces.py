@@ -90,10 +90,15 @@ def test_a_request_and_the_phases_of_what_it_ran_are_spans_of_the_callers_trace(
 
     assert collector.services == {"atoll"}
     (request,) = collector.named("POST /api/v1/run")
-    execution = next(one for one in collector.named("execution") if one.trace_id.hex() == TRACE)
+    execution = next(
+        one for one in collector.named("execute_tool run_python") if one.trace_id.hex() == TRACE
+    )
     assert request.trace_id.hex() == TRACE
     assert request.parent_span_id.hex() == "b7ad6b7169203331"
     assert execution.parent_span_id == request.span_id
+    facts = {one.key: one.value.string_value for one in execution.attributes}
+    assert facts["gen_ai.operation.name"] == "execute_tool"
+    assert facts["gen_ai.tool.call.id"] == facts["atoll.execution"]
     parts = [one for one in collector.spans if one.parent_span_id == execution.span_id]
     assert [one.name for one in parts] == ["queue", "open", "files", "execute"]
     assert parts[0].start_time_unix_nano == execution.start_time_unix_nano
@@ -104,7 +109,7 @@ def test_a_request_and_the_phases_of_what_it_ran_are_spans_of_the_callers_trace(
     known = {one.key: one.value for one in refused.attributes}
     assert known["http.response.status_code"].int_value == 404
     assert known["error.type"].string_value == "not_found"
-    cells = [one for one in collector.named("execution") if one is not execution]
+    cells = [one for one in collector.named("execute_tool run_python") if one is not execution]
     assert session.rpartition("/")[2] in str(cells[0].attributes)
     assert cells[0].trace_id.hex() != TRACE  # a request that names no trace begins one
     told = str(collector.spans)

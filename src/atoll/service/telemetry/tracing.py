@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SEND_SECONDS = 3.0
 """How long the collector may take for what it is sent."""
+TOOL = "run_python"
+"""The name of an execution as a tool, in the GenAI conventions of OpenTelemetry."""
 _PARENT = "traceparent"
 
 
@@ -56,12 +58,24 @@ class Traces:
 
     def executed(self, execution: Execution) -> None:
         """Send spans of an execution that has ended: one of it, and one of each of its phases."""
-        known = {"atoll.execution": execution.id, "atoll.status": execution.status}
+        known = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": TOOL,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": execution.id,
+            "atoll.execution": execution.id,
+            "atoll.status": execution.status,
+        }
+        if execution.status >= 400:
+            known["error.type"] = str(execution.status)
         if execution.session is not None:
             known["atoll.sandbox.session"] = execution.session
         phases, end = execution.phases, _nanoseconds(execution.ended)
         with self._tracer.start_as_current_span(
-            "execution", attributes=known, start_time=_nanoseconds(phases[0][1]), end_on_exit=False
+            f"execute_tool {TOOL}",
+            attributes=known,
+            start_time=_nanoseconds(phases[0][1]),
+            end_on_exit=False,
         ) as span:
             ends = [*(_nanoseconds(begun) for _, begun in phases[1:]), end]
             for (name, begun), ended in zip(phases, ends, strict=True):
