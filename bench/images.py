@@ -1,4 +1,4 @@
-"""Rows about container images: pulled from a registry on this machine and unpacked, by CPU time."""
+"""Rows about container images: pulled and unpacked, by CPU time, and used as roots of guests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import sys
 import sysconfig
 import tempfile
 import time
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from bench.rows import Arms, Goal, UnavailableError, row
+import atoll
+from atoll.concurrency.portal import Portal
+from atoll.config import SandboxConfig
+from atoll.hosting.pool import Pool
+from bench.rows import Arms, Goal, UnavailableError, row, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bench.rows import Scale
 
@@ -59,6 +64,138 @@ def image_pull(_scale: Scale) -> Iterator[Arms]:
                 f"oci:{folder}/pulled:1; umoci unpack --image {folder}/pulled:1 {folder}/bundle"
             )
             yield Arms(ours=lambda: _cpu_seconds(ours), theirs=lambda: _cpu_seconds(theirs))
+
+
+@row(
+    what="native: start in an image, print('hi'), destroy",
+    against="without an image",
+    rounds=20,
+    goal=Goal(ratio=1.15),
+)
+def image_start(_scale: Scale) -> Iterator[Arms]:
+    """Start cold with the files of this machine as an image."""
+    with _own_image() as image:
+        yield Arms(
+            ours=timed(lambda: _in_sandbox(image=image)),
+            theirs=timed(_in_sandbox),
+        )
+
+
+@row(
+    what="pool: a fresh guest in an image, 1 + 1",
+    against="without an image",
+    rounds=50,
+    goal=Goal(ratio=1.15),
+)
+def image_pool(_scale: Scale) -> Iterator[Arms]:
+    """Take fresh guests of a pool."""
+    with _own_image() as image, _pools(image) as (run, _):
+        yield Arms(ours=timed(lambda: run(image)), theirs=timed(lambda: run(None)))
+
+
+@row(
+    what="fork of a session in an image, and a cell",
+    against="without an image",
+    rounds=30,
+    goal=Goal(ratio=1.15),
+)
+def image_fork(_scale: Scale) -> Iterator[Arms]:
+    """Clone a live session."""
+    with _own_image() as image, _pools(image) as (_, fork):
+        yield Arms(ours=timed(lambda: fork(image)), theirs=timed(lambda: fork(None)))
+
+
+@row(
+    what="pool: a fresh guest in an image, 1 + 1",
+    against="podman run --rm IMAGE python3 -c pass",
+    rounds=5,
+    goal=Goal(ratio=0.02),
+)
+def image_podman(_scale: Scale) -> Iterator[Arms]:
+    """Take fresh guests of a pool, and start containers of the same image."""
+    if shutil.which("podman") is None:
+        raise UnavailableError("not installed: apt-get install podman")
+    with _own_image() as image, _podman(image) as container, _pools(image) as (run, _):
+        yield Arms(ours=timed(lambda: run(image)), theirs=timed(container))
+
+
+@contextlib.contextmanager
+def _own_image() -> Iterator[str]:
+    """Yield an image of this machine's own Python and shell, as the tests make it."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "image_root"))
+    rootfs: Any = import_module("rootfs")
+
+    with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "layer").mkdir(mode=0o755)
+        rootfs.write_layout(folder / "oci", rootfs.make(folder / "layer"))
+        yield f"oci:{folder}/oci"
+
+
+@contextlib.contextmanager
+def _podman(image: str) -> Iterator[Callable[[], None]]:
+    """Yield what starts a container of an image and waits for its end."""
+    with tempfile.TemporaryDirectory(prefix="atoll-podman-", ignore_cleanup_errors=True) as name:
+        own = ["podman", "--root", f"{name}/root", "--runroot", f"{name}/run"]
+        own += ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+        pulled = subprocess.run(
+            [*own, "pull", "-q", image], capture_output=True, text=True, check=False
+        )
+        limits = ["--ulimit=nofile=1000:1000", "--ulimit=nproc=1000:1000"]
+        more = ["run", "--rm", "--network=none", *limits, pulled.stdout.strip()]
+        tried, words = pulled, own
+        for runtime in ([], ["--runtime", "runc"]) if pulled.returncode == 0 else ():
+            words = [*own, *runtime, *more, "python3", "-c", "pass"]
+            tried = subprocess.run(words, capture_output=True, text=True, check=False)
+            if tried.returncode == 0:
+                break
+        if tried.returncode:
+            raise UnavailableError(f"podman cannot run containers here: {tried.stderr[-200:]}")
+
+        def start() -> None:
+            subprocess.run(words, check=True)
+
+        yield start
+        subprocess.run([*own, "rmi", "-af"], capture_output=True, check=False)
+
+
+def _in_sandbox(**options: Any) -> None:
+    with atoll.create_sandbox(backend="native", **options) as box:
+        assert box.execute("print('hi')").stdout == "hi\n"
+
+
+@contextlib.contextmanager
+def _pools(
+    image: str,
+) -> Iterator[tuple[Callable[[str | None], None], Callable[[str | None], None]]]:
+    """Yield what runs a cell in a fresh guest, and what forks a session, in an image or plain."""
+    portal, boxes = Portal.shared(), {}
+    pool = portal.run(_opened_pool())
+
+    async def run(wanted: str | None) -> None:
+        result = await pool.run("1 + 1", SandboxConfig(image=wanted, preload="bare"))
+        assert (result.value, result.cold_start) == (2, None)
+
+    async def fork(wanted: str | None) -> None:
+        if wanted not in boxes:
+            boxes[wanted] = await pool.open(SandboxConfig(image=wanted, preload="bare"))
+        twin = await boxes[wanted].fork()
+        assert (await twin.execute("1 + 1")).value == 2
+        await twin.destroy()
+
+    try:
+        for wanted in (image, None):
+            portal.run(run(wanted))
+        yield lambda wanted: portal.run(run(wanted)), lambda wanted: portal.run(fork(wanted))
+    finally:
+        for box in boxes.values():
+            portal.run(box.destroy())
+        portal.run(pool.close())
+
+
+async def _opened_pool() -> Pool:
+    return await Pool().__aenter__()
 
 
 def _cpu_seconds(command: str) -> float:

@@ -12,7 +12,7 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from atoll.errors import BusyError
 from atoll.fleet import cluster
 from atoll.fleet.cluster import NodeRow
-from atoll.fleet.messages import NodeFacts
+from atoll.fleet.messages import NodeFacts, image_key
 from atoll.fleet.router import DriverLink, Router
 from atoll.fleet.settings import FleetSettings
 
@@ -83,3 +83,15 @@ async def test_a_node_that_could_not_be_used_is_forgotten_when_it_is_gone(
     monkeypatch.setattr(cluster, "nodes", lambda: [row])
     await nodes.refresh()
     assert nodes.refused == {"a": "it has another key"}
+
+
+def test_a_node_that_has_the_image_may_be_fuller_until_it_is_much_fuller() -> None:
+    has_it = [image_key("docker.io/library/python:3.12-slim")]
+    nodes = {"has": {"sessions": 20, "images": has_it}, "empty": {"sessions": 0}}
+    made = router(**nodes)
+    assert made.pick().row.name == "empty"
+    assert made.pick(image="python:3.12-slim").row.name == "has"
+    assert made.pick(image="python:3.13").row.name == "empty"
+    assert made.pick(image="not an image").row.name == "empty"
+    made.links["has"].own = 60
+    assert made.pick(image="python:3.12-slim").row.name == "empty"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import hashlib
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from atoll.errors import SandboxError
+from atoll.errors import ConfigError, SandboxError
+from atoll.images.reference import parse
 from atoll.sandbox.verbs import Request, verb
 from atoll.sandbox.wire import answers
 from atoll.sandbox.wire.answers import Opened
@@ -65,6 +67,19 @@ class RunOnce(Request[SandboxResult]):
     item: Any = None
 
 
+MOST_IMAGES = 1000
+"""Images that a node's facts name."""
+
+
+def image_key(reference: str) -> str:
+    """Return a short digest by which drivers and nodes name an image."""
+    try:
+        name = str(parse(reference))
+    except ConfigError:  # the node says what is wrong with it
+        name = reference
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """A node's load and place. Drivers choose a node by them."""
@@ -79,6 +94,8 @@ class NodeFacts:
     executions: int = 0
     contexts: list[str]
     tiers: dict[str, dict[str, Any]]
+    images: list[str] = field(default_factory=list)
+    """Digests of the names of images that it has: see `image_key`."""
     draining: bool = False
     drivers: int = 0
     durable: int = 0

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, cast
 from atoll.concurrency.background import Background
 from atoll.concurrency.shares import OWNER, ConcurrencyLimit, FairThreads
 from atoll.config import SandboxConfig
-from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
+from atoll.errors import AtollError, BusyError, ConfigError, ImageError, SandboxError
 from atoll.fleet import expiry
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
@@ -33,6 +33,7 @@ from atoll.fleet.files import NodeFiles
 from atoll.fleet.link import NodeListener, peer_options
 from atoll.fleet.log import Entry, SessionLog
 from atoll.fleet.messages import (
+    MOST_IMAGES,
     REQUESTS,
     ContextPart,
     ForkSession,
@@ -41,6 +42,7 @@ from atoll.fleet.messages import (
     NodeFacts,
     OpenSession,
     RunOnce,
+    image_key,
 )
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
@@ -52,6 +54,7 @@ from atoll.hosting.limits import DaemonLimits
 from atoll.hosting.pool import Pool, PoolSettings
 from atoll.hosting.session_table import SessionTable
 from atoll.hosting.sessions import open_storage
+from atoll.images import store as image_store
 from atoll.rpc.connection import Peer
 from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.sandbox import verbs
@@ -90,6 +93,7 @@ class NodeHost:
         self._contexts, self._node_files = NodeContexts(), NodeFiles()
         self._node_streams = NodeStreams()
         self._draining = False
+        self._images: list[str] = []
         self._facts: NodeFacts | None = None
         self._facts_made = 0.0
         self._starting: asyncio.Task[None] | None = None
@@ -152,9 +156,15 @@ class NodeHost:
         keep, store = self._settings.keep_seconds, self._store
         pause = min(1.0, self._settings.save_seconds / 2)
         sweeps = self._node_files.sweep, self._node_streams.sweep, self._table.sweep
-        steps = self._save_all, *sweeps, self._report_to_all
+        steps = self._save_all, self._look_for_images, *sweeps, self._report_to_all
         watching = self._background.watch("the node", lambda: pause, *steps)
         return [watching, expiry.watch(self._background, store, keep, "sweeps", sweep)]
+
+    async def _look_for_images(self) -> None:
+        """Note which images are in this machine's store, so that drivers can prefer it."""
+        with contextlib.suppress(OSError, ImageError):
+            names = await asyncio.to_thread(image_store.names)
+            self._images = sorted(map(image_key, names))[:MOST_IMAGES]
 
     def facts(self) -> NodeFacts:
         """Return load and place, as drivers choose by them; a moment old at most."""
@@ -173,6 +183,7 @@ class NodeHost:
                 executions=self._dispatch.executions,
                 contexts=self._contexts.digests,
                 tiers=self._pool.stats(),
+                images=self._images,
                 draining=self._draining,
                 drivers=len(self._drivers),
                 durable=len(self._durable),

@@ -91,7 +91,8 @@ class RoutedSession:
             tier = self.opening.config.get("preload")
             links = self._router.links.values()
             digest = await shared.digest_if_known(links) if shared is not None else None
-            link = self._router.pick(digest, tier, without)
+            image = self.opening.config.get("image")
+            link = self._router.pick(digest, tier, without, image)
             with link.place():
                 try:
                     return await self._open_on(link, claim=claim)

@@ -11,7 +11,7 @@ from atoll.concurrency.background import Background
 from atoll.errors import BusyError, FleetError
 from atoll.fleet import cluster
 from atoll.fleet.link import dial, peer_options
-from atoll.fleet.messages import NodeFacts
+from atoll.fleet.messages import NodeFacts, image_key
 from atoll.hosting.pool import tiers
 from atoll.rpc.connection import Peer
 
@@ -27,9 +27,9 @@ REFRESH_SECONDS = 0.5
 START_SECONDS = 120.0
 """What a node may take to warm its pool."""
 RETRY_SECONDS = 1.0
-CONTEXT_BONUS, WARM_BONUS = 0.05, 0.03
-"""Shares of its places by which a node that has a session's context, or parked guests of its tier,
-may be fuller than others."""
+CONTEXT_BONUS, WARM_BONUS, IMAGE_BONUS = 0.05, 0.03, 0.25
+"""Shares of its places by which a node that has a session's context, parked guests of its tier, or
+its image, which takes seconds to pull, may be fuller than others."""
 _LOG = logging.getLogger("atoll.fleet")
 
 
@@ -148,12 +148,15 @@ class Router:
         digest: str | None = None,
         tier: str | None = None,
         without: frozenset[str] = frozenset(),
+        image: str | None = None,
     ) -> DriverLink:
         """Return the least loaded node.
 
         A node that has the context may be a bit fuller, and so may a node that has parked guests of
-        the tier: elsewhere a guest would have to be started.
+        the tier: elsewhere a guest would have to be started. One that has the image may be fuller
+        still: elsewhere it would have to be pulled.
         """
+        key = None if image is None else image_key(image)
         wanted = tier or self._tier
         usable = [
             link for link in self.links.values() if link.load < 1 and link.row.ident not in without
@@ -163,7 +166,8 @@ class Router:
 
         def cost(link: DriverLink) -> float:
             context = CONTEXT_BONUS if digest in link.facts.contexts else 0
-            return link.load - context - (WARM_BONUS if link.has_warm(wanted) else 0)
+            pulled = IMAGE_BONUS if key in link.facts.images else 0
+            return link.load - context - pulled - (WARM_BONUS if link.has_warm(wanted) else 0)
 
         return min(usable, key=cost)
 
