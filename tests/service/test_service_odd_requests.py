@@ -27,7 +27,9 @@ from atoll.service.http.problems import encode
 def strict(tmp_path_factory):
     """A service with one slot, and little patience with clients that do not read."""
     folder = tmp_path_factory.mktemp("odd")
-    service = OwnService(folder, tier="bare", max_running=1, stall_seconds=0.5)
+    images = (f"lost=oci:{folder / 'no-image'}",)
+    options = {"max_running": 1, "stall_seconds": 0.5, "session_images": images}
+    service = OwnService(folder, tier="bare", **options)
     service.start()
     yield service
     service.stop()
@@ -83,6 +85,18 @@ async def until(check):
 def test_a_request_that_makes_no_sense_is_the_clients_fault(client, method, path, body):
     done = client.request(method, path, content=body)
     assert (done.status_code, done.json()["code"]) == (400, "invalid"), done.text
+
+
+@pytest.mark.parametrize("path", ["/api/v1/sessions", "/api/v1/run", "/e2b/sandboxes"])
+def test_an_image_that_cannot_be_used_shows_no_path_of_the_host(client, key, caplog, path):
+    asked = {"templateID": "lost"} if "e2b" in path else {"code": "1", "image": "lost"}
+    if path.endswith("sessions"):
+        del asked["code"]
+    done = client.post(path, json=asked, headers={"x-api-key": key} if "e2b" in path else {})
+    assert done.status_code == 422
+    assert "the service cannot read the files of this one. Tell its operator" in done.text
+    assert "/" not in done.text.replace("about:blank", "")
+    assert "no-image/index.json does not exist" in caplog.text
 
 
 def test_a_method_that_does_not_exist_is_counted_without_its_name(client):

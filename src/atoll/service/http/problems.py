@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -12,12 +13,14 @@ from msgspec import UNSET, Struct, UnsetType, field
 from starlette.responses import Response
 
 from atoll import errors
+from atoll.config import LOCAL_IMAGES, cache_folder
 from atoll.files.inotify import TooManyWatchesError
 from atoll.guest.shared import values
 
 T = TypeVar("T")
 MAX_DETAIL = 10_000
 RETRY_SECONDS = 2
+_LOG = logging.getLogger("atoll.service")
 _ESCAPED = bytes(range(32)) + b'"\\\x7f'
 
 
@@ -140,6 +143,10 @@ def of_error(fault: Exception) -> Problem:
         return Problem(507, "storage", detail)
     if not isinstance(fault, errors.AtollError):
         return Problem(500, "internal", f"the service failed: {type(fault).__name__}")
+    if _names_files_of_host(fault):
+        _LOG.warning("%s", fault)
+        reason = "the service cannot read the files of this one"
+        fault = errors.ImageError("", reason, "Tell its operator")
     status, code = 500, "sandbox"
     for kind, number, name in _STATUSES:
         if isinstance(fault, kind):
@@ -149,6 +156,14 @@ def of_error(fault: Exception) -> Problem:
     nothing_ran = isinstance(fault, errors.BusyError | errors.SandboxStartError)
     wait = RETRY_SECONDS if nothing_ran else None
     return Problem(status, code, str(fault), retry_after=wait, retryable=fault.retryable, **more)
+
+
+def _names_files_of_host(fault: Exception) -> bool:
+    """Return whether an error is about an image's files on this machine: not for clients."""
+    if not isinstance(fault, errors.ImageError):
+        return False
+    local = fault.image.partition(":")[0] in ("", *LOCAL_IMAGES)
+    return local or str(cache_folder()) in str(fault)
 
 
 def json_size(text: str) -> int:
