@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct, UnsetType
 from starlette.responses import FileResponse
 
-from atoll.errors import AtollError
+from atoll.errors import StateError
 from atoll.sandbox import variables, verbs
 from atoll.sandbox.base import check_code
 from atoll.service import clock
@@ -296,7 +296,7 @@ async def save(call: ApiRequest) -> Json[StoredObject]:
 
 
 async def upload_state(call: ApiRequest) -> StoredObject:
-    """Keep a state that was saved before; it is checked when a session starts with it."""
+    """Keep a state that was saved before; 422 if it was not saved here, or changed since."""
     with Spool(call) as spool:
         await spool.fill(call.pieces("max_upload_bytes", slow=True))
         return await keep_state(call, await spool.read())
@@ -364,10 +364,16 @@ async def read_state(call: ApiRequest, ident: str) -> bytes:
 async def keep_state(
     call: ApiRequest, blob: bytes, snapshot: SnapshotFacts | UnsetType = UNSET
 ) -> StoredObject:
-    """Keep a saved state for the caller; describe it."""
+    """Keep a saved state for the caller; describe it.
+
+    StateError if it was not saved here. The nodes of a fleet check a state themselves.
+    """
     left_out: dict[str, str] = {}
-    with contextlib.suppress(AtollError):
-        left_out = dict(describe_state(blob).left_out)
+    try:
+        left_out = dict((await asyncio.to_thread(describe_state, blob)).left_out)
+    except StateError:
+        if call.service.fleet is None:
+            raise
 
     async def pieces() -> AsyncIterator[bytes]:
         yield blob
