@@ -77,6 +77,7 @@ def test_stderr_that_is_apart_has_a_limit_of_its_own(open_box):
         ("ls", {"env": ["A"]}, "env must map names to texts"),
         ("ls", {"stdin": 5}, "stdin must be a str or bytes"),
         ("ls", {"stdin": b"x" * (MAX_STDIN + 1)}, "put it into a file"),
+        ("ls", {"stdin": "\ud800"}, "stdin is a text that has no bytes"),
         (
             "ls",
             {"timeout_seconds": 1},

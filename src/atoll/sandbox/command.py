@@ -132,7 +132,10 @@ def _environment(given: object) -> dict[str, str]:
 
 def encode_stdin(given: object) -> str:
     """Return standard input as base64; ConfigError if it is neither text nor bytes, or too long."""
-    data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
+    try:
+        data = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"stdin is a text that has no bytes: {exc.reason}: pass bytes") from None
     if not isinstance(data, bytes | bytearray | memoryview):
         raise ConfigError(f"stdin must be a str or bytes, not {type(given).__name__}")
     if len(data) > MAX_STDIN:
