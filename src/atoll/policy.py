@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -239,6 +240,10 @@ class ExecutionPolicy:
                 raise ConfigError(f"env must map str to str, not {name!r:.100} to {value!r:.100}")
             if not name or "=" in name or "\0" in name + value:
                 raise ConfigError(f"not an environment variable: {name!r}")
+            try:
+                os.fsencode(name + value)
+            except UnicodeEncodeError:
+                raise ConfigError(f"env[{name!r:.100}] is a text that has no bytes") from None
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
         object.__setattr__(self, "mounts", _mounts(self.mounts))
         object.__setattr__(self, "folders", _folders(self.folders))

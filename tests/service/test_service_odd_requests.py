@@ -76,6 +76,7 @@ async def until(check):
         ("POST", "/api/v1/run", b'{"code": "1", "timeout_ms": NaN}'),
         ("POST", "/api/v1/run", b'{"code": "1", "context": {}}'),
         ("POST", "/api/v1/run", b'{"code": "1", "stdin": "\\ud800"}'),
+        ("POST", "/api/v1/run", b'{"code": "1", "env": {"A": "\\ud800"}}'),
         ("POST", "/api/v1/sessions", b'{"context": {"text": "a", "value": 1}}'),
         ("POST", "/api/v1/run", b"\xff\xfe{"),
         ("POST", "/api/v1/run", b'{"code": "1", "env": {"a\\u0000": "b"}}'),
