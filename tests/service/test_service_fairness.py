@@ -181,7 +181,8 @@ def test_the_openapi_document_promises_idempotency_keys_where_they_are_honoured(
         if one["name"] == "Idempotency-Key"
     }
     session = "/api/v1/sessions/{session}"
-    native = {f"{session}/{one}" for one in ("executions", "shell", "fork", "checkpoints", "save")}
+    verbs = ("executions", "shell", "fork", "checkpoints", "save", "commit")
+    native = {f"{session}/{one}" for one in verbs}
     assert {one for one in keyed if one.startswith("/api")} == {
         "/api/v1/run", "/api/v1/runs", "/api/v1/sessions", *native,
     }  # fmt: skip

@@ -31,7 +31,10 @@ BODIES: dict[str, object] = {
 }  # fmt: skip
 OPERATORS = {"DELETE /api/v1/keys/{key}"}
 """Routes of administrators, who see every tenant."""
-PUBLIC = {"GET /console/files/{version}/{path:path}", "GET /jupyter/api/kernelspecs/{name}"}
+PUBLIC = {
+    "GET /console/files/{version}/{path:path}", "GET /jupyter/api/kernelspecs/{name}",
+    "GET /e2b/templates/aliases/{alias}",
+}  # fmt: skip
 """Routes whose names are the same for everybody."""
 _EXEC = {"lang": "py", "code": "1"}
 AIMED: dict[str, tuple[object, ...]] = {
@@ -67,7 +70,8 @@ WITHOUT_IDS = {
     "GET /api/v1/stats", "GET /api/v1/overview/events", "GET /api/v1/usage", "POST /api/v1/drain",
     "DELETE /api/v1/drain", "POST /api/v1/keys", "GET /api/v1/keys", "GET /e2b/v2/sandboxes",
     "GET /e2b/sandboxes", "GET /e2b/snapshots", "GET /jupyter/api", "GET /jupyter/api/kernelspecs",
-    "GET /jupyter/api/kernels", "POST /jupyter/api/kernels",
+    "GET /jupyter/api/kernels", "POST /jupyter/api/kernels", "POST /run_code", "POST /run_jupyter",
+    "GET /v1/ping",
     *(f"POST {at}/{name}" for at in ("", "/v1") for name in ("exec/programmatic/cancel", "upload", "upload/batch")),
 }  # fmt: skip
 """Routes that name nothing: lists of one's own, uploads, what is open to all. A request id that

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 WARM_SECONDS = 600.0
 MAX_HEADER_BYTES = 64 << 10
+MAX_UNSENT_BYTES = 128 << 10
+"""Bytes of an answer that wait in the kernel until the client's window is open."""
 _LOG = logging.getLogger("atoll.service")
 
 
@@ -239,6 +241,9 @@ def listen(settings: ServiceSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Its connections inherit it: else the kernel takes megabytes that a client does not read, which
+    # no tenant's memory counts.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_BYTES)
     try:
         listener.bind((settings.host, settings.port))
         listener.listen(1024)
