@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -90,7 +89,14 @@ def podman(request: pytest.FixtureRequest) -> Iterator[list[str]]:
         user = pwd.getpwnam(rootless_user())
         os.chown(tmp_path, user.pw_uid, user.pw_gid)
         switch = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups"]
-        switch += ["env", "-C", str(tmp_path), f"HOME={tmp_path}", f"XDG_RUNTIME_DIR={tmp_path}"]
+        switch += [
+            "env",
+            "-C",
+            str(tmp_path),
+            f"HOME={tmp_path}",
+            f"TMPDIR={tmp_path}",
+            f"XDG_RUNTIME_DIR={tmp_path}",
+        ]
         own = [*switch, *own]
     yield own
     shutil.rmtree(tmp_path, ignore_errors=True)
@@ -98,10 +104,7 @@ def podman(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 def test_the_image_serves_jailed_sandboxes(podman: list[str], archive: Path) -> None:
     run(*podman, "load", "--quiet", "--input", archive)
-    limits = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
-    options = [
-        f"--ulimit={name}={resource.getrlimit(kind)[0]}" for name, kind in limits.items()
-    ]  # root without CAP_SYS_RESOURCE may not have more
+    options = ["--ulimit=nofile=1024", "--ulimit=nproc=1024"]  # root may be unable to raise its own
     settings = {"PORT": "0", "HOST": "127.0.0.1", "TIER": "bare"}
     options += [f"--env=ATOLL_SERVE_{name}={value}" for name, value in settings.items()]
     container = run(*podman, "run", "--detach", "--net=host", *options, *ALLOWED, IMAGE)
