@@ -80,7 +80,7 @@ def test_get_says_what_to_expect_downloads_and_checks(atoll, place):
     assert "1.5 billion parameters. It writes about 9 tokens a second on two idle cores" in told
     assert "not good enough for real work" in told
     assert "\r" not in err  # plain lines where there is no terminal
-    assert "100 %  0 MB of 0 MB" in err
+    assert "100 %  0.0 MB of 0.0 MB" in err
     assert "sha256 is right" in err
     assert "atoll ask --demo --local" in err
 
@@ -140,7 +140,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_download(atoll, monkeypa
     code, out, err = atoll("model", "get")
     assert (code, out) == (2, "")
     assert err == (
-        f"atoll: the disk of {place} is too small: 1.2 GB are needed and 300 MB are free. Delete "
+        f"atoll: the disk of {place} is too small: 1.2 GB are needed and 300.0 MB are free. Delete "
         "files there, or set ATOLL_CACHE to a folder on another disk\n"
     )
 
@@ -204,6 +204,6 @@ def test_the_bar_shows_bytes_rate_and_time_left_and_never_goes_back():
         bar.show(size)
     bar.end()
     first, second, third = stream.getvalue().split("\r\x1b[2K")[1:]
-    assert first == f"[{'.' * 30}]   0 %  0 MB of 1.0 GB"
-    assert second == f"[{'#' * 7}{'.' * 23}]  25 %  250 MB of 1.0 GB  25.0 MB/s  30 s left"
-    assert third == f"[{'#' * 7}{'.' * 23}]  25 %  250 MB of 1.0 GB  12.5 MB/s  60 s left\n"
+    assert first == f"[{'.' * 30}]   0 %  0.0 MB of 1.0 GB"
+    assert second == f"[{'#' * 7}{'.' * 23}]  25 %  250.0 MB of 1.0 GB  25.0 MB/s  30 s left"
+    assert third == f"[{'#' * 7}{'.' * 23}]  25 %  250.0 MB of 1.0 GB  12.5 MB/s  60 s left\n"

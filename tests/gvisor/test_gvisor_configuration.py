@@ -52,7 +52,7 @@ def test_every_limit_of_the_policy_is_in_it():
     )
     config = configuration(policy, ("x",), {}, 0)
     limits = {one["type"]: one["hard"] for one in config["process"]["rlimits"]}
-    assert (limits["RLIMIT_NPROC"], limits["RLIMIT_FSIZE"], limits["RLIMIT_NOFILE"]) == (10, 8, 99)
+    assert (limits["RLIMIT_NPROC"], limits["RLIMIT_FSIZE"], limits["RLIMIT_NOFILE"]) == (9, 8, 99)
     assert limits["RLIMIT_AS"] == 10 + (4 << 30)
     assert "size=10" in config["mounts"][1]["options"]
 

@@ -37,9 +37,9 @@ STEP = 256 * MIB
 """Address space for a context is rounded up to steps, so that a parked container fits many."""
 RUNTIME_MEMORY = 64 * MIB
 """Memory of gVisor's kernel, its file server and runsc, in addition to the guest's."""
-RUNTIME_PROCESSES = 3
-"""Processes besides those of guest code: the container's init, the guest and the relay of its
-ports; a relay to a network is extra."""
+RUNTIME_PROCESSES = 2
+"""Processes besides those of guest code: the container's init and the guest; a relay to a network
+is extra. The relay of its ports is one of the guest's: where it is not used, nothing is extra."""
 RUNTIME_THREADS = 256
 THREADS_PER_PROCESS = 4
 """Host threads for one process of the guest; gVisor's kernel enforces the limit for guest code."""
