@@ -139,7 +139,9 @@ def test_a_cell_says_whether_it_has_the_packages(tmp_path, make):
 @pytest.mark.spec("R1.15")
 def test_in_another_backend_inject_setup_is_refused():
     with atoll.create_sandbox(backend="native") as box:
-        with pytest.raises(atoll.ConfigError, match="an option of the backend 'wasm', not of 'native'"):
+        with pytest.raises(
+            atoll.ConfigError, match="an option of the backend 'wasm', not of 'native'"
+        ):
             box.execute("1", inject_setup=True)
         assert box.execute("1").value == 1
 
