@@ -188,8 +188,8 @@ def test_a_container_that_waits_is_taken_and_another_starts(monkeypatch):
     spare = launch.ParkedProcesses(launch.request_container, most=1)
     monkeypatch.setattr("atoll.backends.gvisor.sandbox.parked", spare)
     with atoll.create_sandbox(backend="gvisor") as first:
-        waiting = {*containers()["runsc"]}
         wait_until(lambda: spare.waiting[0].ready)
+        waiting = {*containers()["runsc"]}  # the one that waits is among them
         with atoll.create_sandbox(backend="gvisor", context="c" * 10) as second:
             assert second.execute("context").value == "c" * 10
             assert first.execute("1").value == 1
