@@ -29,7 +29,6 @@ ALLOWED = ("--security-opt", "seccomp=unconfined", "--security-opt", "unmask=ALL
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("container"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make the base image"),
     pytest.mark.skipif(not all(map(shutil.which, PROGRAMS)), reason=f"needs {', '.join(PROGRAMS)}"),
 ]

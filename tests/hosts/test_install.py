@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600), pytest.mark.xdist_group("install")]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parents[2]
 UV = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 PREFIX = "src/atoll/"
