@@ -79,6 +79,8 @@ class JailRecord(ABC):
         self.admit_clone: Callable[[JailRecord, socket.socket, socket.socket], None] | None = None
         self.started: set[ProcessRecord] = set()
         """Processes that the host started beside the guest."""
+        self.ended_cpu_seconds = 0.0
+        """CPU time of those that have ended: pid 1 is not their parent, so it does not count it."""
         self.give_back: Callable[[Cgroup], bool] | None = None
         """Takes its control group back for reuse; None if the group is removed instead."""
 
@@ -450,7 +452,9 @@ class JailRecord(ABC):
 
     def _cpu_seconds(self) -> float:
         counted = self.cgroup.cpu_seconds() if self.cgroup else None
-        return meter.cpu_seconds(self._processes()) if counted is None else counted
+        if counted is not None:
+            return counted
+        return meter.cpu_seconds(self._processes()) + self.ended_cpu_seconds
 
     def _processes(self) -> list[int]:
         """Return the jail's first process and all processes of this sandbox."""

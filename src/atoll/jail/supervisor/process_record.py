@@ -11,12 +11,15 @@ The socket is its lease: the process is killed when that closes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from atoll.jail.measure import meter
+from atoll.jail.measure.cgroup import RUNTIME_PROCESSES
 from atoll.jail.supervisor import packets
 from atoll.jail.walls import joined, syscalls
 
@@ -51,6 +54,7 @@ class ProcessRecord:
     def start(self, spec_fd: int, *, switches: bool) -> None:
         """Fork the helper; OSError if that fails, and everything is released."""
         try:
+            self._require_room()
             self._helper = self._fork()
         except OSError:
             packets.close_all((self._status.detach(), self._their_status.detach()))
@@ -60,6 +64,20 @@ class ProcessRecord:
         self._their_status.close()
         self._watch(self._status.fileno(), self._on_status)
         self._watch(self._lease.fileno(), self._on_command)
+
+    def _require_room(self) -> None:
+        """Raise OSError if the jail has all processes that it may have.
+
+        A control group refuses by itself. RLIMIT_NPROC refuses a process that another one of the
+        jail forks; this one is forked outside.
+        """
+        owner = self._owner
+        limit = owner.walls().limits.processes
+        if owner.cgroup is not None or limit is None:
+            return
+        present = meter.processes([*owner.roots(), *owner.started_pids()])
+        if len(present) >= limit + RUNTIME_PROCESSES:
+            raise OSError(errno.EAGAIN, "its limit of processes is reached")
 
     def _fork(self) -> int:
         """Fork, in version 2 straight into the control group: to enter it later takes long."""
@@ -156,7 +174,8 @@ class ProcessRecord:
         while self._status.fileno() in self._selector.get_map():  # what it said comes first
             self._on_status()
         self._unwatch(self._pidfd)
-        _, status = os.waitpid(self.pid, 0)
+        _, status, used = os.wait4(self.pid, 0)
+        self._owner.ended_cpu_seconds += used.ru_utime + used.ru_stime
         self.pid = 0
         if self._executed:
             self._tell("ended", status=status)
