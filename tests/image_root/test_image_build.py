@@ -51,8 +51,8 @@ def test_steps_are_layers_that_the_next_build_takes_from_the_store(
 
     def steps() -> list[Step]:
         return [
-            Configure((f"BUILT={tmp_path}",), "/work"),
-            Copy.of(f"{tmp_path}/src:/work"),
+            Configure((f"BUILT={tmp_path}",), "/code"),
+            Copy.of(f"{tmp_path}/src:/code"),
             Run("cat inner/code.py > /srv/made; id -u; echo $BUILT > env"),
         ]
 
@@ -62,9 +62,9 @@ def test_steps_are_layers_that_the_next_build_takes_from_the_store(
     assert build(image, *steps()).count("as it was built before") == 3
     assert store.named("docker.io/team/built:1") == first
     with atoll.create_sandbox(backend="native", image="team/built:1") as box:
-        look = "import os; open('/srv/made').read(), open('/work/env').read(), os.environ['BUILT']"
+        look = "import os; open('/srv/made').read(), open('/code/env').read(), os.environ['BUILT']"
         assert box.execute(look).value == ("answer = 42", f"{tmp_path}\n", str(tmp_path))
-        assert box.execute("os.readlink('/work/link')").value == "inner/code.py"
+        assert box.execute("os.readlink('/code/link')").value == "inner/code.py"
     (tmp_path / "src/inner/code.py").write_text("answer = 43")
     assert build(image, *steps()).count("as it was built before") == 1
 
