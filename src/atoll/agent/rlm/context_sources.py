@@ -1,6 +1,6 @@
 """What a question is asked over: a text, data, files, or folders put together as one context.
 
-SECURITY: another user may control a folder. Links in it are not followed, what is no file is not
+SECURITY: another user may control a folder. Links in it are not followed, only regular files are
 read, and no name in it can break out of its line.
 """
 

@@ -39,7 +39,7 @@ RUNTIME_MEMORY = 64 * MIB
 """Memory of gVisor's kernel, its file server and runsc, in addition to the guest's."""
 RUNTIME_PROCESSES = 2
 """Processes besides those of guest code: the container's init and the guest; a relay to a network
-is extra. The relay of its ports is one of the guest's: where it is not used, nothing is extra."""
+is extra. The relay of ports counts towards the guest's own limit, and only while it runs."""
 RUNTIME_THREADS = 256
 THREADS_PER_PROCESS = 4
 """Host threads for one process of the guest; gVisor's kernel enforces the limit for guest code."""
