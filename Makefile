@@ -125,7 +125,7 @@ soak-http: $(STAMP) ## Serve HTTP to slow, idle, gone and many clients while pro
 	$(BIN)/python -m bench.soak_http $(ARGS)
 
 docs: $(STAMP) ## Write docs/cli.md anew and build the documentation: site/index.html
-	@$(BIN)/python -c 'import material' 2>/dev/null || \
+	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python tools/cli_doc.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

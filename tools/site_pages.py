@@ -1,18 +1,25 @@
 """Hooks of mkdocs, named in mkdocs.yml: pages from the repository's root, and nothing from afar.
 
 README, CONTRIBUTING and CHANGELOG stand in the root, where people look for them; mkdocs looks in
-docs/ only. They are added to its files here, with their links changed to match. The theme's search
-loads a script from a CDN when a page is opened as a file; the site has a copy of it instead.
+docs/ only. They are added to its files here, with their links changed to match, and so are the
+pages of reference, which are made anew for each site. The theme's search loads
+a script from a CDN when a page is opened as a file; the site has a copy of it instead.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File
 from mkdocs.utils import get_relative_url
+
+from atoll.service.http.openapi import document
+
+sys.path.insert(0, str(Path(__file__).parent))
+import reference
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -34,7 +41,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, target in PAGES.items():
         text = LINK.sub(_turn, (ROOT / source).read_text())
         files.append(File.generated(config, target, content=text))
+    made = {_file_name(title): reference.python_page(title) for title in reference.PYTHON}
+    made |= {"errors.md": reference.ERRORS, "http.md": reference.http_page(document())}
+    for name, text in made.items():
+        files.append(File.generated(config, f"reference/{name}", content=text))
     return files
+
+
+def _file_name(title: str) -> str:
+    return title.lower().replace(",", "").replace(" ", "-") + ".md"
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:  # noqa: ARG001 - mkdocs' names

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import atoll
+from atoll import errors
 from atoll.factory import SandboxOptions
+from atoll.service.http import openapi
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def tools(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
     yield
-    for name in ("site_check", "picture"):
+    for name in ("site_check", "picture", "reference"):
         sys.modules.pop(name, None)
 
 
@@ -84,3 +87,24 @@ def test_the_page_on_sandboxes_names_every_option():
     options = {name for name in SandboxOptions.__annotations__ if name != "explored_length"}
     assert options - told == set()
     assert told - options == set()
+
+
+def test_every_public_name_is_on_one_page_of_the_reference(tools):
+    import reference
+
+    named = [name for names in reference.PYTHON.values() for name in names.split()]
+    public = {name for name in atoll.__all__ if not hasattr(errors, name)}
+    assert sorted(named) == sorted(public - {"__version__", "aio"})
+
+
+def test_the_reference_of_the_service_has_its_operations_and_their_shapes(tools):
+    import reference
+
+    paths = openapi.document()["paths"]
+    page = reference.http_page(openapi.document())
+    own = [path for path in paths if path.startswith("/api/v1")]
+    headings = re.findall(r"^## [A-Z]+ (/.*)$", page, re.MULTILINE)
+    assert set(headings) == {path.removeprefix("/api/v1") for path in own}
+    anchors = {name.lower() for name in re.findall(r"^### (\w+)$", page, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", page)) <= anchors
+    assert "| `code` | string | needed |" in page
