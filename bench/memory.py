@@ -1,8 +1,9 @@
-"""Rows about memory: a context is in memory once, however many sandboxes have read it."""
+"""Rows about memory: a context is held once for all sandboxes, and a live session is small."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import atoll
 from atoll.jail.supervisor.client import supervisor
-from bench import kernel
+from bench import kernel, warm
 from bench.context import text_bytes
 from bench.processes import descendants, memory_of
 from bench.rows import Arms, Goal, row
@@ -21,11 +22,14 @@ from bench.start import running_daemon
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from atoll.config import SandboxConfig
     from bench.rows import Scale
 
 SANDBOXES = 2
 HELD_ONCE = Goal(ratio=1.05)
 BLOCK = 512
+LIVE = 50
+IMPORTS = {"bare": "x = 1", "full": "import numpy, pandas; x = pandas.DataFrame({'a': [1]})"}
 SMALL_DAEMON = Goal(value=50e6, ratio=1.0)
 
 
@@ -63,6 +67,41 @@ def memory_idle_daemon(_scale: Scale) -> Iterator[Arms]:
                 ours=lambda: float(memory_of({daemon, *descendants(daemon)})),
                 theirs=lambda: float(memory_of(kernels)),
             )
+
+
+def _session_arms(tier: str, _scale: Scale) -> Iterator[Arms]:
+    ours, before, pool = os.getpid(), descendants(os.getpid()), warm.shared()
+    with kernel.blocking() as run:
+        run(IMPORTS[tier])
+        kernels = descendants(ours) - before
+        yield Arms(
+            ours=lambda: pool.run(_each_session(pool, pool.config(tier), IMPORTS[tier])),
+            theirs=lambda: float(memory_of(kernels)),
+        )
+
+
+async def _each_session(pool: warm.Warm, config: SandboxConfig, code: str) -> float:
+    """Return the bytes that each of some live sessions adds to what the pool holds anyway."""
+    await pool.park(config)
+    before = memory_of(descendants(supervisor.pid))
+    boxes = [await pool.open(config) for _ in range(LIVE)]
+    try:
+        for box in boxes:
+            assert (await box.execute(code)).success
+        return (memory_of(descendants(supervisor.pid)) - before) / LIVE
+    finally:
+        for box in boxes:
+            await box.destroy()
+
+
+for _tier in ("bare", "full"):
+    row(
+        name=f"memory-session-{_tier}",
+        what=f"memory of a live session, {_tier}, one of {LIVE}",
+        against="an idle Jupyter kernel with the same imports",
+        rounds=3,
+        unit="bytes",
+    )(functools.partial(_session_arms, _tier))
 
 
 def _daemon_pid() -> int:

@@ -18,7 +18,7 @@
     attacks as          one of eight in native, wasm and restricted, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
-                        has it, instead of a clean one, and only if they are README's; shell
+                        has it, instead of a clean one, and only if they are the cookbook's; shell
                         examples, which download, are left out (docs/test_examples.py)
 
 A sample is the same each time: a failure can be run again.

@@ -88,7 +88,7 @@ def groups_of(examples):
 
 
 def _marks(page, extras):
-    dear = LARGE & set(extras.split(",")) and str(page) != "README.md"
+    dear = LARGE & set(extras.split(",")) and str(page) != "docs/cookbook.md"
     return [pytest.mark.long] if dear or str(page) == "docs/packages.md" else []
 
 
