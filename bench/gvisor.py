@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import atoll
 from atoll.backends.gvisor import runsc
-from atoll.backends.gvisor.launch import parked
+from atoll.backends.gvisor.sandbox import parked
 from atoll.jail.supervisor.client import supervisor
 from bench.processes import descendants
 from bench.rows import Arms, UnavailableError, needs, row, timed

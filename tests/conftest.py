@@ -23,7 +23,7 @@ from sharing import SHARED, TIMEOUT_MS, shared_boxes
 
 import atoll
 from atoll.backends import registry
-from atoll.backends.gvisor import launch as gvisor
+from atoll.backends.gvisor import sandbox as gvisor
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.pyodide.launch import parked
 from atoll.backends.wasm import build

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted import checked_stdlib
-from atoll.backends.restricted.repl import RestrictedRepl
+from atoll.backends.restricted.worker import RestrictedRepl
 from atoll.sandbox.guard import check
 from atoll.sandbox.guard.offered import MODULES
 

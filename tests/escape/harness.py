@@ -37,7 +37,7 @@ from sharing import shared_boxes
 
 import atoll
 from atoll import Capability
-from atoll.backends.gvisor.launch import parked
+from atoll.backends.gvisor.sandbox import parked
 from atoll.daemon import lifecycle
 from atoll.daemon.paths import DaemonPaths
 from atoll.hosting.limits import DaemonLimits

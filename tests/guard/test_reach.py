@@ -11,7 +11,7 @@ import pytest
 CRAWL = """
 import builtins, contextlib, io, json, os, subprocess, types
 from atoll.backends.restricted import checked_stdlib
-from atoll.backends.restricted.repl import RestrictedRepl
+from atoll.backends.restricted.worker import RestrictedRepl
 from atoll.sandbox.guard import offered, words
 
 checked_stdlib.mend_library()

@@ -16,8 +16,8 @@ pytestmark = [
 ]
 SCRIPT = """
 import json, atoll
-from atoll.backends.gvisor import launch
-launch.parked.most = 0
+from atoll.backends.gvisor import sandbox
+sandbox.parked.most = 0
 MIB = 1 << 20
 policy = dict(memory_bytes=192 * MIB, disk_bytes=8 * MIB, file_size_bytes=MIB, max_processes=20)
 found = {}
@@ -42,8 +42,8 @@ print(json.dumps(found))
 """
 MEMORY = """
 import json, sys, atoll
-from atoll.backends.gvisor import launch
-launch.parked.most = 0
+from atoll.backends.gvisor import sandbox
+sandbox.parked.most = 0
 folder, cells = sys.argv[1], json.loads(sys.argv[2])
 policy = atoll.ExecutionPolicy(memory_bytes=128 << 20, mounts=[(folder, "/data")])
 found = {}

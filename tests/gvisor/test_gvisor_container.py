@@ -13,7 +13,7 @@ import pytest
 from sharing import shared_boxes
 
 import atoll
-from atoll.backends.gvisor import launch
+from atoll.backends.gvisor import sandbox
 from atoll.guest.core import relay
 from atoll.jail.measure import cgroup, meter
 from atoll.jail.supervisor.client import supervisor
@@ -185,7 +185,7 @@ def test_a_host_that_is_killed_leaves_nothing_behind(tmp_path):
 
 
 def test_a_container_that_waits_is_taken_and_another_starts(monkeypatch):
-    spare = launch.ParkedProcesses(launch.request_container, most=1)
+    spare = sandbox.ParkedProcesses(sandbox.request_container, most=1)
     monkeypatch.setattr("atoll.backends.gvisor.sandbox.parked", spare)
     with atoll.create_sandbox(backend="gvisor") as first:
         wait_until(lambda: spare.waiting[0].ready)
@@ -200,7 +200,7 @@ def test_a_container_that_waits_is_taken_and_another_starts(monkeypatch):
 
 @pytest.mark.long
 def test_a_container_that_was_killed_while_it_waited_is_not_used(monkeypatch):
-    spare = launch.ParkedProcesses(launch.request_container, most=1)
+    spare = sandbox.ParkedProcesses(sandbox.request_container, most=1)
     monkeypatch.setattr("atoll.backends.gvisor.sandbox.parked", spare)
     before = {*containers()["runsc"]}
     with atoll.create_sandbox(backend="gvisor"):
@@ -220,12 +220,12 @@ def test_one_that_waits_is_not_used_for_a_folder_that_was_replaced(tmp_path):
     source.mkdir()
     bind = Bind(source=str(source), target="/library")
     spec = JailSpec(jailed=True, argv=(), env={}, binds=(bind,), workspace=None, limits=NO_LIMITS)
-    before = launch.Wanted.of(spec, network=False)
-    assert before == launch.Wanted.of(spec, network=False)
+    before = sandbox.Wanted.of(spec, network=False)
+    assert before == sandbox.Wanted.of(spec, network=False)
     source.rename(tmp_path / "old")
     source.mkdir()
-    assert before != launch.Wanted.of(spec, network=False)
-    assert before != launch.Wanted.of(spec, network=True)
+    assert before != sandbox.Wanted.of(spec, network=False)
+    assert before != sandbox.Wanted.of(spec, network=True)
 
 
 def test_the_relay_listens_where_the_proxy_is_announced():

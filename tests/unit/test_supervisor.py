@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import pytest
 
 import atoll
-from atoll.backends.native import launch
+from atoll.backends.native import sandbox
 from atoll.jail.supervisor import client
 from atoll.jail.supervisor import spec as specs
 from atoll.jail.supervisor.client import Lease, supervisor
@@ -327,7 +327,7 @@ def test_every_path_of_the_spec_is_absolute():
     config = atoll.SandboxConfig(
         policy=atoll.ExecutionPolicy(mounts=(Mount(source=".", target="/d"),))
     )
-    made = launch.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)
+    made = sandbox.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)
     assert all(os.path.isabs(bind.source) and os.path.isabs(bind.target) for bind in made.binds)
     assert os.path.isabs(made.argv[0])
     fields = json.loads(specs.request(made))

@@ -76,3 +76,20 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             self._log.error("a task in the background failed", exc_info=fault)
+
+
+async def both_ways(*ways: Coroutine[Any, Any, None], until: str = asyncio.ALL_COMPLETED) -> None:
+    """Run the directions of a connection until all have ended, or one has failed; none goes on.
+
+    The loop has let go of their descriptors then: these can be closed, and used again.
+    """
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    try:
+        if until == asyncio.ALL_COMPLETED:
+            await asyncio.gather(*tasks)
+        else:
+            await asyncio.wait(tasks, return_when=until)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from atoll.concurrency.background import both_ways
 from atoll.errors import AtollError, BusyError, SandboxError
 from atoll.rpc.passed_fds import PassedFds, Reply
 from atoll.sandbox import verbs
@@ -62,18 +63,12 @@ async def _relay(ask: Ask, stream: str, local: socket.socket) -> None:
             if reply.passed_fds:
                 await loop.sock_sendall(local, reply.passed_fds.take_bytes())
 
-    ways = [asyncio.ensure_future(up()), asyncio.ensure_future(down())]
     try:
-        await asyncio.gather(*ways)
+        await both_ways(up(), down())
     except (OSError, AtollError):
         pass  # the caller, the server or the session has gone
     finally:
-        for way in ways:
-            way.cancel()
-        try:
-            await asyncio.gather(*ways, return_exceptions=True)
-        finally:
-            local.close()
+        local.close()
         with contextlib.suppress(AtollError):  # it ends with its session
             await ask("stream", {"operation": "close", "stream": stream}, [])
 

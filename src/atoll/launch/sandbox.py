@@ -24,8 +24,8 @@ from atoll.errors import (
 from atoll.files.direct import FolderFiles
 from atoll.launch import folders
 from atoll.launch.guest_ports import GuestPorts
+from atoll.launch.launcher import Starts
 from atoll.launch.processes import GuestProcesses
-from atoll.launch.starts import Starts
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts

@@ -11,14 +11,47 @@ import socket
 from functools import partial
 from typing import TYPE_CHECKING
 
-from atoll.concurrency.background import Background
+from atoll.concurrency.background import Background, both_ways
 from atoll.errors import SandboxError
-from atoll.ports.relay import relay
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Connect = Callable[[int], Awaitable[socket.socket]]
+
+
+CHUNK = 1 << 18
+"""Bytes read at once; the next are read when these are sent."""
+
+
+async def relay(
+    client: socket.socket,
+    server: socket.socket,
+    count: Callable[[int], None] | None = None,
+) -> None:
+    """Carry bytes both ways until both sides have ended, then close both sockets.
+
+    The end of one way is passed on, and the other goes on: a client may send all of a request,
+    close its half, and read the answer. `count` is called with each number of bytes.
+    """
+    for end in (client, server):
+        end.setblocking(False)
+    # A side that breaks the connection off ends the other's.
+    with client, server, contextlib.suppress(OSError):
+        await both_ways(_carry(client, server, count), _carry(server, client, count))
+
+
+async def _carry(
+    source: socket.socket, target: socket.socket, count: Callable[[int], None] | None
+) -> None:
+    loop = asyncio.get_running_loop()
+    while data := await loop.sock_recv(source, CHUNK):
+        if count is not None:
+            count(len(data))
+        await loop.sock_sendall(target, data)
+    with contextlib.suppress(OSError):  # it is closed already
+        target.shutdown(socket.SHUT_WR)
+
 
 BACKLOG = 512
 MOST_CONNECTIONS = 1000

@@ -121,7 +121,7 @@ class GvisorLease(Lease):
         except OSError as exc:
             raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
 
-    async def start_process(self, wanted: ProcessSpec) -> ContainerProcess:  # type: ignore[override]
+    async def start_process(self, wanted: ProcessSpec) -> ContainerProcess:
         """Start a process beside the guest; ProcessError says why it does not start."""
         process = start(wanted, self._sockets.start_process)
         await process.started()

@@ -7,7 +7,8 @@ import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
+from atoll.backends.pyodide import deno, distribution, image, index, wheels
+from atoll.backends.pyodide.distribution import PYTHON, VERSION
 from atoll.backends.pyodide.launch import BASE, Parts, make_spec, parked
 from atoll.backends.pyodide.lease import DenoLease
 from atoll.config import SandboxConfig
@@ -29,11 +30,65 @@ from atoll.sandbox.session import MAX_FILE_IN_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from atoll.backends.pyodide.deno import Deno
+    from atoll.backends.pyodide.distribution import Distribution
     from atoll.guest.shared.messages import Json, StateParams
+    from atoll.jail.measure.probe import HostReport
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
     from atoll.packages.store import Environment
     from atoll.sandbox.context import Context
+
+
+HINT = "atoll doctor --backend native tells what the host would have to allow."
+_SETUP = "on first use; now: atoll pyodide setup"
+
+
+def describe(
+    runner: Deno, pyodide: Distribution | None, host: HostReport, *, worker: bool
+) -> Availability:
+    """Return the report: usable if there are Deno and a supervisor."""
+    if host.level < Isolation.CONFINED:
+        return Availability(usable=False, reason=no_supervisor(host), hint=HINT)
+    return Availability(
+        usable=True,
+        isolation=Isolation.VIRTUAL,
+        limits=_limits(host, worker=worker),
+        details={
+            "deno": f"{runner.path} ({runner.version})",
+            "pyodide": f"{VERSION} in {pyodide.folder}" if pyodide else f"fetched {_SETUP}",
+            "python": ".".join(map(str, PYTHON)),
+            "around deno": _walls(host),
+            "wheels": ", ".join(path.name.partition("-")[0] for path in wheels.installed())
+            or "none; atoll pyodide install NAME",
+        },
+    )
+
+
+def no_supervisor(host: HostReport) -> str:
+    """Return why Deno cannot be confined here."""
+    return f"Deno cannot be kept in: {host.failure}"
+
+
+def _walls(host: HostReport) -> str:
+    if host.level >= Isolation.JAILED:
+        return "a jail, as around a native guest"
+    return f"Landlock, seccomp, rlimits; no jail ({host.failure})"
+
+
+def _limits(host: HostReport, *, worker: bool) -> dict[str, str]:
+    group = host.cgroup_version
+    counted = f"cgroup v{group}" if group else "the supervisor's meter"
+    return {
+        "time": "interrupt, then kill" if worker else "kill",
+        "memory": f"pages of wasm memory; {counted} around Deno",
+        "processes": "there are none",
+        "cpu": counted,
+        "disk": f"files are in memory and counted; {counted} around Deno",
+        "file size": "counted",
+        "output": "cut by the host",
+    }
+
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
@@ -77,7 +132,7 @@ class PyodideLauncher(Launcher):
         self._parts = await asyncio.to_thread(_find_parts, config, self._environment)
         host = await probe.host()
         if host.level < Isolation.CONFINED:
-            raise BackendUnavailableError(self.backend, report.no_supervisor(host), report.HINT)
+            raise BackendUnavailableError(self.backend, no_supervisor(host), HINT)
         self._walls, self.level = host.level, Isolation.VIRTUAL
         return self.level
 
@@ -155,7 +210,7 @@ class PyodideSandbox(GuestSandbox):
             pyodide = await asyncio.to_thread(distribution.installed)
         except BackendUnavailableError as exc:
             return Availability(usable=False, reason=exc.reason, hint=exc.hint)
-        return report.describe(runner, pyodide, await probe.host(), worker=config.use_worker)
+        return describe(runner, pyodide, await probe.host(), worker=config.use_worker)
 
     @property
     def files(self) -> Files:

@@ -8,13 +8,15 @@ import json
 import ssl
 import weakref
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import httpx2
 
 from atoll import errors
-from atoll.backends.remote import port_stream, tls
+from atoll.backends.remote import port_stream
 from atoll.backends.remote.uploads import Uploads
 from atoll.config import service_from_environment
+from atoll.egress import certificates
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
 from atoll.guest.shared import values
 from atoll.rpc import faults
@@ -25,6 +27,60 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from atoll.config import SandboxConfig
+
+
+PROBE_SECONDS = 2.0
+_NOT_TLS = ("wrong_version_number", "record layer failure", "unexpected_eof", "http_request")
+_OTHER_NAME = ("hostname mismatch", "ip address mismatch")
+TRUST = (
+    "If it is a certificate of the service's own, trust it with: "
+    "export SSL_CERT_FILE=FILE (the file of `atoll serve --tls-certificate`)"
+)
+
+
+def refusal(url: str, failure: str) -> BackendUnavailableError | None:
+    """Return the error for a connection that TLS refused; None if it was something else."""
+    said = failure.lower()
+    if any(text in said for text in _OTHER_NAME):
+        host = urlsplit(url).hostname
+        why = f"the certificate of {url} is for another name than {host}"
+        return BackendUnavailableError("remote", why, "Use the name that the certificate has")
+    if certificates.is_refusal(failure):
+        reason = failure.rpartition("verify failed:")[2].partition(" (_ssl")[0].strip()
+        why = f"the certificate of {url} is not trusted on this machine: {reason}"
+        return BackendUnavailableError("remote", why, TRUST)
+    if url.startswith("https:") and any(text in said for text in _NOT_TLS):
+        return _other_scheme(url, "https", "http")
+    return None
+
+
+async def expected(url: str) -> BackendUnavailableError | None:
+    """Return the error for an http:// URL at which the server speaks https; None otherwise.
+
+    Such a server closes the connection without a word, so this asks it for a TLS handshake.
+    """
+    place = urlsplit(url)
+    if place.scheme != "http" or place.hostname is None:
+        return None
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(
+                place.hostname, place.port or 80, ssl=context, ssl_handshake_timeout=PROBE_SECONDS
+            )
+    except (OSError, TimeoutError):
+        return None
+    writer.transport.abort()
+    return _other_scheme(url, "http", "https")
+
+
+def _other_scheme(url: str, asked: str, spoken: str) -> BackendUnavailableError:
+    better = spoken + url.removeprefix(asked)
+    return BackendUnavailableError(
+        "remote", f"what answers at {url} speaks {spoken}, not {asked}", f"Use {better}"
+    )
+
 
 HINT = "Type: atoll serve, and set ATOLL_URL and ATOLL_API_KEY to what it prints"
 CONNECT_SECONDS = 10.0
@@ -233,10 +289,10 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 async def _unreachable(url: str, exc: httpx2.HTTPError) -> errors.AtollError:
     if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return tls.refusal(url, str(exc)) or BackendUnavailableError(
+        return refusal(url, str(exc)) or BackendUnavailableError(
             "remote", f"nothing answers at {url}: {exc or 'it took too long to connect'}", HINT
         )
-    if (refused := await tls.expected(url)) is not None:
+    if (refused := await expected(url)) is not None:
         return refused
     what = f"the connection to {url} broke ({type(exc).__name__}): what ran was cancelled"
     return SandboxLostError(what)

@@ -16,6 +16,7 @@ import struct
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from atoll.concurrency.background import both_ways
 from atoll.errors import BackendUnavailableError, SandboxError
 
 if TYPE_CHECKING:
@@ -103,20 +104,14 @@ class Stream:
     async def relay(self, local: socket.socket) -> None:
         """Carry bytes both ways until both have ended, or one side is gone."""
         local.setblocking(False)
-        ways = [asyncio.ensure_future(self._up(local)), asyncio.ensure_future(self._down(local))]
         try:
-            await asyncio.gather(*ways)
+            await both_ways(self._up(local), self._down(local))
             await self._send(_CLOSE, struct.pack(">H", 1000))
         except (OSError, EOFError):
             pass  # the service, the server or the caller has gone
         finally:
-            for way in ways:
-                way.cancel()
-            try:
-                await asyncio.gather(*ways, return_exceptions=True)
-            finally:
-                local.close()
-                self.close()
+            local.close()
+            self.close()
 
     def close(self) -> None:
         """Close the connection."""

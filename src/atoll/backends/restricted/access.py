@@ -14,7 +14,6 @@ import types
 from _string import formatter_field_name_split  # type: ignore[import-not-found]
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted.refusal import refused
 from atoll.sandbox.guard import words
 from atoll.sandbox.guard.visitor import is_dunder, is_harmless, plain
 from atoll.text.tables import names_in
@@ -23,6 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from atoll.guest.shared.messages import Names
+
+
+ADVICE = 'use a jailed backend for that: create_sandbox(backend="native")'
+
+
+class GuardError(PermissionError):
+    """The `restricted` backend refuses an operation."""
+
+    __module__ = "builtins"  # as guest code sees it
+
+
+def refused(what: str, advice: str = ADVICE) -> GuardError:
+    """Return the error for `what`."""
+    return GuardError(f"{what} is not available in the backend restricted; {advice}")
+
 
 GUEST = "__main__"
 PRIVATE = names_in("""

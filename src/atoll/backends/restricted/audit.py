@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted.refusal import refused
+from atoll.backends.restricted.access import refused
 from atoll.guest.agent import chain
 from atoll.text.tables import names_in
 

@@ -15,9 +15,15 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted import library, rewrite
-from atoll.backends.restricted.access import GUEST, Attributes, OpenNamespace, is_guest_class
+from atoll.backends.restricted.access import (
+    GUEST,
+    Attributes,
+    GuardError,
+    OpenNamespace,
+    is_guest_class,
+    refused,
+)
 from atoll.backends.restricted.classes import check_names
-from atoll.backends.restricted.refusal import GuardError, refused
 from atoll.sandbox.guard import words
 from atoll.sandbox.guard.visitor import is_dunder, is_harmless
 from atoll.text.tables import names_in

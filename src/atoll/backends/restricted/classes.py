@@ -14,8 +14,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted.access import GUEST
-from atoll.backends.restricted.refusal import refused
+from atoll.backends.restricted.access import GUEST, refused
 from atoll.sandbox.guard import words
 from atoll.sandbox.guard.visitor import is_dunder, is_harmless, plain
 from atoll.text.tables import names_in

@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from atoll.backends.restricted.refusal import ADVICE, refused
+from atoll.backends.restricted.access import ADVICE, refused
 from atoll.sandbox.guard.offered import FOLDERS, MODULES, Offer
 
 if TYPE_CHECKING:
@@ -108,53 +108,35 @@ def offered(name: str, kind: type[Offered], **contents: Any) -> Offered:
 def output(name: str) -> Offered:
     """Return sys.stdout or sys.stderr for guest code, without access to the file behind it."""
 
-    def write(text: str) -> int:
-        if not isinstance(text, str):
-            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        getattr(sys, name).write(text)
-        return len(text)
-
     def write_bytes(data: Any) -> int:
         stream, whole = getattr(sys, name), bytes(data)
         stream.flush()
         stream.buffer.write(whole)
         return len(whole)
 
-    def write_lines(lines: Any) -> None:
-        for line in lines:
-            write(line)
-
+    flush = _method(name, "flush")
     return offered(
         f"sys.{name}",
         Offered,
-        write=write,
-        writelines=write_lines,
-        flush=lambda: getattr(sys, name).flush(),
-        isatty=lambda: False,
+        **{method: _method(name, method) for method in ("write", "writelines")},
+        **_STREAM,
+        flush=flush,
         writable=lambda: True,
         readable=lambda: False,
-        closed=False,
-        encoding="utf-8",
         errors="backslashreplace",
-        buffer=offered(
-            f"sys.{name}.buffer",
-            Offered,
-            write=write_bytes,
-            flush=lambda: getattr(sys, name).buffer.flush(),  # noqa: PLW0108 - it changes
-        ),
+        buffer=offered(f"sys.{name}.buffer", Offered, write=write_bytes, flush=flush),
     )
 
 
 def standard_input() -> Offered:
     """Return sys.stdin for guest code."""
-    return offered(
-        "sys.stdin",
-        OfferedInput,
-        read=lambda size=-1: sys.stdin.read(int(size)),
-        readline=lambda size=-1: sys.stdin.readline(int(size)),
-        readlines=lambda: sys.stdin.readlines(),  # noqa: PLW0108 - it changes
-        isatty=lambda: False,
-        readable=lambda: True,
-        closed=False,
-        encoding="utf-8",
-    )
+    methods = {name: _method("stdin", name) for name in ("read", "readline", "readlines")}
+    return offered("sys.stdin", OfferedInput, **methods, **_STREAM, readable=lambda: True)
+
+
+_STREAM: Mapping[str, Any] = {"isatty": lambda: False, "closed": False, "encoding": "utf-8"}
+
+
+def _method(stream: str, name: str) -> Callable[..., Any]:
+    """Return a method of the present stream: cells may redirect it."""
+    return lambda *args: getattr(getattr(sys, stream), name)(*args)  # noqa: PLW0108 - it changes

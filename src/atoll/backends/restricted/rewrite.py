@@ -16,7 +16,7 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.backends.restricted.refusal import GuardError
+from atoll.backends.restricted.access import GuardError
 from atoll.sandbox.guard import words
 from atoll.sandbox.guard.visitor import is_dunder, plain
 

@@ -10,8 +10,8 @@ from ..core.imports import StandInFinder, when_loaded
 from ..core.preloaded import Preloaded
 from ..core.streams import complain
 from ..shared import values
-from . import bidi, display, tracebacks
-from .sources import CellSources
+from . import bidi, display
+from .sources import CellSources, format_exception
 from .splitting import compile_plain
 
 TYPE_CHECKING = False
@@ -287,7 +287,7 @@ class Repl:
         error = _describe(exc, error_type)
         self._sources.publish()
         frames = _own_frames(exc, self._script)
-        complain(tracebacks.format_exception(exc, frames, error, self._sources.kept), "")
+        complain(format_exception(exc, frames, error, self._sources.kept), "")
         exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
         return {
             "kind": kind,

@@ -1,4 +1,4 @@
-"""Keeps the source of recent cells for tracebacks, `inspect` and other readers of `linecache`."""
+"""Keeps the source of recent cells for tracebacks, which it formats, and readers of `linecache`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,47 @@ from ..core.imports import when_loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any
 
     from ..shared.messages import Json
+
+
+MOST_FRAMES = 40
+HEAD = "Traceback (most recent call last):\n"
+
+
+def format_exception(
+    exc: BaseException, frames: types.TracebackType | None, error: str, sources: dict[str, str]
+) -> str:
+    """Return the traceback as Python prints it; a plainer one if its module no longer works."""
+    try:
+        text = _by_module(exc, frames)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        text = ""  # guest code may have put anything in the place of a function
+    return text or _plain(frames, error, sources)
+
+
+def _by_module(exc: BaseException, frames: Any) -> str:
+    parts = private.import_shown("traceback").format_exception(type(exc), exc, frames)
+    return "".join(parts) if type(parts) is list else ""
+
+
+def _plain(frames: types.TracebackType | None, error: str, sources: dict[str, str]) -> str:
+    """Return the frames with the lines of cells, and the error."""
+    lines = [HEAD] if frames is not None else []
+    while frames is not None and len(lines) < MOST_FRAMES:
+        code = frames.tb_frame.f_code
+        where = '  File "{}", line {}, in {}\n'
+        lines.append(where.format(code.co_filename, frames.tb_lineno, code.co_name))
+        source = sources.get(code.co_filename, "").split("\n")
+        if 0 < frames.tb_lineno <= len(source):
+            lines.append("    {}\n".format(source[frames.tb_lineno - 1].strip()))
+        frames = frames.tb_next
+    return "".join(lines) + error + "\n"
+
 
 KEPT_CELLS = 200
 READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")

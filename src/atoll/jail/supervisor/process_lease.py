@@ -17,13 +17,14 @@ from atoll.rpc import blobs
 if TYPE_CHECKING:
     from atoll.jail.supervisor.spec import ProcessSpec
 
-START_SECONDS = 10.0
 KILLED = int(signal.SIGKILL)
 """The wait status of a process that ended with its jail."""
 
 
 class ProcessLease:
     """One process. It is killed when this is closed."""
+
+    start_seconds = 10.0
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,14 +42,14 @@ class ProcessLease:
     async def started(self) -> None:
         """Wait until the program runs; ProcessError says why it does not."""
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(self.start_seconds):
                 await self._started
         except BaseException as exc:
             packets.close_all(self.fds)
             self.close()
             if not isinstance(exc, TimeoutError):
                 raise
-            reason = f"it did not start within {START_SECONDS:.0f} s: was it stopped?"
+            reason = f"it did not start within {self.start_seconds:.0f} s: was it stopped?"
             raise ProcessError(f"the process could not be started: {reason}") from None
 
     def signal(self, number: int) -> None:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from atoll.errors import ConfigError
 from atoll.sandbox.guard import magic, policy, profiles, visitor
 from atoll.sandbox.guard.magic import Reading
-from atoll.sandbox.guard.violation import ERROR_TYPE, Violation, describe
-from atoll.sandbox.guard.visitor import examine, make
+from atoll.sandbox.guard.visitor import ERROR_TYPE, Violation, describe, examine, make
 
 if TYPE_CHECKING:
     from atoll.sandbox.guard.magic import Examine

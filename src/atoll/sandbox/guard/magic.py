@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from atoll.guest.cells import compiling, magics
 from atoll.sandbox.guard import profiles
-from atoll.sandbox.guard.violation import Violation
+from atoll.sandbox.guard.visitor import Violation
 
 if TYPE_CHECKING:
     from atoll.guest.cells.magics import Command

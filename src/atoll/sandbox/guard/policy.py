@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import ConfigError
 from atoll.extras import hint as install_hint
 from atoll.sandbox.guard import profiles, visitor
-from atoll.sandbox.guard.violation import Violation
-from atoll.sandbox.guard.visitor import MAX_CHARACTERS, make
+from atoll.sandbox.guard.visitor import MAX_CHARACTERS, Violation, make
 
 if TYPE_CHECKING:
     from types import ModuleType

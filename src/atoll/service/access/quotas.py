@@ -35,9 +35,23 @@ class KeyUse(Struct):
 
 
 @dataclass(slots=True)
-class _Use:
+class TokenBucket:
+    """Requests that may be made at once; it fills as time passes."""
+
     tokens: float
     filled: float = field(default_factory=time.monotonic)
+
+    def seconds_until_free(self, rate: float, room: float) -> float:
+        """Fill the bucket at `rate` tokens per second, up to `room`; return when it has one."""
+        now = time.monotonic()
+        self.tokens = min(self.tokens + (now - self.filled) * rate, room)
+        self.filled = now
+        return max(0.0, (1 - self.tokens) / rate)
+
+
+@dataclass(slots=True)
+class _Use:
+    bucket: TokenBucket
     connections: int = 0
     executions: int = 0
     sessions: int = 0
@@ -50,12 +64,16 @@ class _Use:
     def idle(self) -> bool:
         """Whether the key is idle, and its bucket of requests has been full for long."""
         busy = self.connections or self.executions or self.sessions
-        return not busy and time.monotonic() - self.filled > FORGET_SECONDS
+        return not busy and time.monotonic() - self.bucket.filled > FORGET_SECONDS
 
 
 def no_cpu_left(most: float) -> Problem:
     """Return the refusal of a key that has used the CPU time of its day."""
-    text = f"the key has used its {most:g} CPU seconds of today (UTC)"
+    return used_today(f"the key has used its {most:g} CPU seconds of today (UTC)")
+
+
+def used_today(text: str) -> Problem:
+    """Return the refusal of a key until the next day (UTC)."""
     return Problem(429, "rate_limited", text, retry_after=DAY_SECONDS - clock.now() % DAY_SECONDS)
 
 
@@ -71,14 +89,12 @@ class Quotas:
 
         What waits is counted at once, so requests go on one after the other at the key's rate.
         """
-        quota, use, now = principal.quota, self._use(principal), time.monotonic()
-        use.tokens += (now - use.filled) * quota.requests_per_second
-        use.tokens, use.filled = min(use.tokens, quota.room), now
-        wait = max(0.0, (1 - use.tokens) / quota.requests_per_second)
+        quota, bucket = principal.quota, self._use(principal).bucket
+        wait = bucket.seconds_until_free(quota.requests_per_second, quota.room)
         if wait > patience:
             text = f"the key may make {quota.requests_per_second:g} requests per second"
             raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=wait)
-        use.tokens -= 1
+        bucket.tokens -= 1
         return wait
 
     @contextlib.contextmanager
@@ -166,7 +182,7 @@ class Quotas:
     def _use(self, principal: Principal) -> _Use:
         use = self._uses.get(principal.key)
         if use is None:
-            use = self._uses[principal.key] = _Use(principal.quota.room)
+            use = self._uses[principal.key] = _Use(TokenBucket(principal.quota.room))
         today = int(clock.now() // DAY_SECONDS)
         if use.day != today:
             query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"

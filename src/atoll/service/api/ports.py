@@ -11,6 +11,7 @@ from msgspec import Struct
 from starlette.routing import compile_path
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
+from atoll.concurrency.background import both_ways
 from atoll.sandbox import verbs
 from atoll.sandbox.base import MAX_PORT
 from atoll.service.http import bodies
@@ -153,22 +154,16 @@ async def _carry(
     server.setblocking(False)
     code, reason = ENDED, ""
     with service.streams.open(principal, hosted.id) as stream:
-        ways = [
-            asyncio.ensure_future(_to_server(websocket, server, hosted)),
-            asyncio.ensure_future(_to_client(websocket, server, hosted)),
-        ]
         try:
-            await asyncio.gather(*ways)
+            await both_ways(
+                _to_server(websocket, server, hosted), _to_client(websocket, server, hosted)
+            )
         except (OSError, WebSocketDisconnect, RuntimeError):
             pass  # one of the two has gone
         except asyncio.CancelledError:
             if (problem := stream.interrupted()) is None:
                 raise
             code, reason = REFUSED, problem.detail[:100]
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
     if websocket.application_state is not WebSocketState.DISCONNECTED:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await websocket.close(code, reason)

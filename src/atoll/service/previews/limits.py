@@ -6,11 +6,11 @@ They have counters of their own: a flood of visitors does not keep the key from 
 from __future__ import annotations
 
 import contextlib
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.service import clock
+from atoll.service.access.quotas import DAY_SECONDS, TokenBucket, used_today
 from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from atoll.service.access.keys import Principal
 
-DAY_SECONDS = 86_400
 BURST_SECONDS = 2.0
 
 
@@ -26,8 +25,7 @@ BURST_SECONDS = 2.0
 class Traffic:
     """What the visitors of one key have used."""
 
-    tokens: float
-    filled: float = field(default_factory=time.monotonic)
+    bucket: TokenBucket
     connections: int = 0
     day: int = 0
     requests: int = 0
@@ -43,18 +41,16 @@ class VisitorLimits:
     @contextlib.contextmanager
     def connection(self, principal: Principal) -> Iterator[Traffic]:
         """Count a request until it is answered, or a websocket; 429 if there are too many."""
-        quota, traffic, now = principal.quota, self.of(principal), time.monotonic()
+        quota, traffic = principal.quota, self.of(principal)
         rate = quota.preview_requests_per_second
-        traffic.tokens += (now - traffic.filled) * rate
-        traffic.tokens, traffic.filled = min(traffic.tokens, BURST_SECONDS * rate), now
-        if traffic.tokens < 1:
+        if wait := traffic.bucket.seconds_until_free(rate, BURST_SECONDS * rate):
             text = f"the previews of this key may have {rate:g} requests per second"
-            raise Problem(429, "rate_limited", text, retry_after=(1 - traffic.tokens) / rate)
+            raise Problem(429, "rate_limited", text, retry_after=wait)
         if traffic.connections >= quota.preview_connections:
             text = f"the previews of this key have {traffic.connections} open connections"
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
         self._require_volume(principal, traffic)
-        traffic.tokens -= 1
+        traffic.bucket.tokens -= 1
         traffic.connections += 1
         traffic.requests += 1
         try:
@@ -73,7 +69,7 @@ class VisitorLimits:
         traffic = self._traffic.get(principal.key)
         if traffic is None:
             room = BURST_SECONDS * principal.quota.preview_requests_per_second
-            traffic = self._traffic[principal.key] = Traffic(max(1.0, room))
+            traffic = self._traffic[principal.key] = Traffic(TokenBucket(max(1.0, room)))
         today = int(clock.now() // DAY_SECONDS)
         if traffic.day != today:
             traffic.day, traffic.requests, traffic.bytes = today, 0, 0
@@ -82,6 +78,5 @@ class VisitorLimits:
     def _require_volume(self, principal: Principal, traffic: Traffic) -> None:
         most = principal.quota.preview_bytes_per_day
         if most is not None and traffic.bytes >= most:
-            wait = DAY_SECONDS - clock.now() % DAY_SECONDS
             text = f"the previews of this key have used their {most:,} bytes of today (UTC)"
-            raise Problem(429, "rate_limited", text, retry_after=wait)
+            raise used_today(text)

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import h11
 
+from atoll.concurrency.background import both_ways
 from atoll.egress.http import HttpPeer, forwarded
 from atoll.egress.streams import PlainStream
 from atoll.errors import AtollError, PortError, UnsupportedError
@@ -304,16 +305,11 @@ class Exchange:
         visitor, server = self._visitor_stream, self._stream
         await visitor.write(first)
         await server.write(early)
-        ways = [
-            asyncio.ensure_future(_pump(visitor, server, self._count)),
-            asyncio.ensure_future(_pump(server, visitor, self._count)),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+        await both_ways(
+            _pump(visitor, server, self._count),
+            _pump(server, visitor, self._count),
+            until=asyncio.FIRST_COMPLETED,
+        )
 
 
 async def _pump(source: PlainStream, target: PlainStream, count: Callable[[int], None]) -> None:

@@ -13,7 +13,6 @@ import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atoll.agent.environment.toolbox import factoring
 from atoll.agent.environment.toolbox import polynomials as poly
 from atoll.agent.environment.toolbox.tokens import evaluate
 
@@ -170,8 +169,8 @@ def _cancelled(given: _Fraction) -> _Fraction:
     names = sorted({*poly.variables(top), *poly.variables(bottom)})
     if len(names) == 1 and _is_small(top) and _is_small(bottom):
         lists = [_coefficients(part, names[0]) for part in (top, bottom)]
-        common = factoring.common_factor(*lists)
-        quotients = [factoring.divided(part, common) for part in lists]
+        common = poly.common_factor(*lists)
+        quotients = [poly.divided(part, common) for part in lists]
         top, bottom = (_from_coefficients(part, names[0]) for part in quotients)
     elif len(top) == len(bottom) and _multiple(top, bottom) is not None:
         top, bottom = poly.constant(_multiple(top, bottom) or Fraction(1)), one
@@ -227,7 +226,7 @@ def _parts(given: Polynomial) -> list[tuple[Polynomial, int]]:
     if not _is_small(given):
         return [(given, 1)]
     if len(names) == 1:
-        result = factoring.factors(_coefficients(given, names[0]))
+        result = poly.factors(_coefficients(given, names[0]))
         return [(_from_coefficients(part, names[0]), exponent) for part, exponent in result]
     degrees = {sum(exponent for _, exponent in monomial) for monomial in given}
     if len(names) == 2 and len(degrees) == 1:
@@ -235,7 +234,7 @@ def _parts(given: Polynomial) -> list[tuple[Polynomial, int]]:
         flat = _coefficients(
             {_only(monomial, first): value for monomial, value in given.items()}, first
         )
-        result = factoring.factors(flat)
+        result = poly.factors(flat)
         return [(_homogeneous(part, first, second), exponent) for part, exponent in result]
     return [(given, 1)]
 
@@ -244,7 +243,7 @@ def _only(monomial: Monomial, name: str) -> Monomial:
     return tuple(pair for pair in monomial if pair[0] == name)
 
 
-def _homogeneous(part: factoring.Coefficients, first: str, second: str) -> Polynomial:
+def _homogeneous(part: poly.Coefficients, first: str, second: str) -> Polynomial:
     most = len(part) - 1
     return {
         tuple((name, size) for name, size in ((first, at), (second, most - at)) if size): value
@@ -257,12 +256,12 @@ def _bracket(part: Polynomial, exponent: int) -> str:
     return f"({poly.written(part)})" + (f"^{exponent}" if exponent > 1 else "")
 
 
-def _coefficients(given: Polynomial, name: str) -> factoring.Coefficients:
+def _coefficients(given: Polynomial, name: str) -> poly.Coefficients:
     result = [Fraction(0)] * (poly.degree(given) + 1)
     for monomial, value in given.items():
         result[dict(monomial).get(name, 0)] = value
     return result
 
 
-def _from_coefficients(given: factoring.Coefficients, name: str) -> Polynomial:
+def _from_coefficients(given: poly.Coefficients, name: str) -> Polynomial:
     return {((name, at),) if at else (): value for at, value in enumerate(given) if value}
