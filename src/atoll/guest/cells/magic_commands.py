@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 ALIASES = ("cat", "conda", "cp", "ls", "mkdir", "mv", "pip", "rm", "rmdir")
 """Line magics that are shell commands of the same name."""
-LINES = ("cd", "env", "lsmagic", "pwd", "set_env", "time", "timeit")
+LINES = ("cd", "lsmagic", "pwd", "time", "timeit")
 CELLS = ("bash", "sh", "time", "timeit", "writefile")
 INSTEAD = {
     "capture": "use contextlib.redirect_stdout(io.StringIO())",
     "debug": "print what you want to see",
+    "env": "use os.environ",
     "file": "use %%writefile FILE",
     "html": "use display(HTML(text)) of IPython.display",
     "javascript": "use display(HTML(text)) of IPython.display",
@@ -37,6 +38,7 @@ INSTEAD = {
     "python": "write the code itself",
     "python3": "write the code itself",
     "reset": "use del NAME",
+    "set_env": "use os.environ",
     "run": "use runpy.run_path(FILE)",
     "sql": "use sqlite3",
     "store": "variables are kept as they are",
@@ -45,7 +47,7 @@ INSTEAD = {
     "who": "use dir()",
     "whos": "use dir()",
 }
-"""What to write for magics of notebooks that there are not."""
+"""What to write instead of a magic that is refused."""
 NO_SHELL = (
     "this backend has no shell: write it in Python (os.listdir, pathlib, shutil), "
     'or use create_sandbox(backend="native")'
@@ -81,12 +83,10 @@ class Magics:
         if name == "time":
             return timing.time_line(rest, self._namespace)
         if name == "timeit":
-            return timing.timeit(rest, None, self._namespace)
+            return timing.measure(rest, None, self._namespace)
         rest = rest.partition(" #")[0].strip()
         if name == "pwd":
             return os.getcwd()
-        if name in ("env", "set_env"):
-            return _environment(rest)
         if name == "cd":
             os.chdir(os.path.expanduser(rest.strip("'\"") or "~"))
             print(os.getcwd())
@@ -111,7 +111,7 @@ class Magics:
         elif name in ("bash", "sh"):
             self._shell(body)
         elif name == "timeit":
-            timing.timeit(rest, body, self._namespace)
+            timing.measure(rest, body, self._namespace)
         elif name == "writefile":
             _write_file(rest, body)
         else:
@@ -166,22 +166,9 @@ def _filled_in(text: str, frame: FrameType) -> str:
     text = re.sub(r"(?<![${])\{([^{}\n]+)\}(?!\})", value, text)
     return re.sub(
         r"(?<!\$)\$([A-Za-z_]\w*)",
-        lambda found: str(known[found[1]]) if found[1] in known else str(found[0]),
+        lambda match: str(known[match[1]]) if match[1] in known else str(match[0]),
         text,
     )
-
-
-def _environment(text: str) -> Any:
-    if not text:
-        return dict(os.environ)
-    for sign in ("=", " "):
-        name, found, value = text.partition(sign)
-        if found:
-            os.environ[name.strip()] = value.strip()
-            return print("env: {}={}".format(name.strip(), value.strip()))
-    if text not in os.environ:
-        raise UsageError("no environment variable {!r}".format(text))
-    return os.environ[text]
 
 
 def _write_file(text: str, body: str) -> None:

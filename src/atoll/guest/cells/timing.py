@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
     from ..shared.messages import Names
 
-MOST_SECONDS = 2.0
-"""What %timeit may spend on repeating; one run may of course take longer."""
+MAX_SECONDS = 2.0
+"""Seconds after which %timeit does not repeat the code; one run may of course take longer."""
 REPEATS = 7
-LONG_ENOUGH = 0.05
-MOST_LOOPS = 10_000_000
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -48,45 +46,27 @@ def time_line(code: str, namespace: Names) -> Any:
         clock.report()
 
 
-def timeit(text: str, body: str | None, namespace: Names) -> None:
-    """Measure code that follows options; of %%timeit that is run once, and the body measured."""
+def measure(text: str, body: str | None, namespace: Names) -> None:
+    """Repeat code, the body of %%timeit or the text, for a bounded time; print its mean time.
+
+    The text may begin with -n and -r. Before a body, it is the setup.
+    """
+    import timeit
+
     code = magics.without_options(text)
     given = dict(re.findall(r"-([nr])\s*(\d+)", text[: len(text) - len(code)]))
-    if body is not None:
-        exec(compile(code, "<timeit setup>", "exec", dont_inherit=True), namespace)
-        code = body
-    _timeit(code, namespace, int(given.get("n", 0)), max(1, int(given.get("r", REPEATS))))
-
-
-def _timeit(code: str, namespace: Names, number: int, repeats: int) -> None:
-    """Run code again and again for a bounded time; print the mean and its deviation."""
-    work = compile(code, "<timeit>", "exec", dont_inherit=True)
-    deadline = time.perf_counter() + MOST_SECONDS
-    number = number or _enough(work, namespace, deadline)
-    runs = [_measure(work, namespace, number)]
-    while len(runs) < repeats and time.perf_counter() < deadline:
-        runs.append(_measure(work, namespace, number))
+    setup, code = ("pass", code) if body is None else (code or "pass", body)
+    timer = timeit.Timer(code, setup, globals=namespace)
+    number = int(given.get("n", 0)) or timer.autorange()[0]
+    runs = [timer.timeit(number)]
+    while len(runs) < max(1, int(given.get("r", REPEATS))) and sum(runs) < MAX_SECONDS:
+        runs.append(timer.timeit(number))
     mean = sum(runs) / len(runs)
     spread = (sum((run - mean) ** 2 for run in runs) / len(runs)) ** 0.5
     text = "{} ± {} per loop (mean ± std. dev. of {} run{}, {:,} loop{} each)"
     plural = ("" if len(runs) == 1 else "s", "" if number == 1 else "s")
-    print(text.format(_shown(mean), _shown(spread), len(runs), plural[0], number, plural[1]))
-
-
-def _enough(work: Any, namespace: Names, deadline: float) -> int:
-    number = 1
-    while _measure(work, namespace, number) * number < LONG_ENOUGH and number < MOST_LOOPS:
-        number *= 10
-        if time.perf_counter() > deadline:
-            break
-    return number
-
-
-def _measure(work: Any, namespace: Names, number: int) -> float:
-    start = time.perf_counter()
-    for _ in range(number):
-        exec(work, namespace)
-    return (time.perf_counter() - start) / number
+    times = (_shown(mean / number), _shown(spread / number))
+    print(text.format(*times, len(runs), plural[0], number, plural[1]))
 
 
 def _shown(seconds: float) -> str:
