@@ -59,7 +59,7 @@ $(LIBRARY): pyproject.toml
 	@$(PYTHON) tools/install.py $(VENV)
 	@touch $(LIBRARY)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml tools/console_packages.json
 	@$(PYTHON) tools/install.py $(VENV) $(EXTRAS)
 	@touch $(LIBRARY) $(STAMP)
 

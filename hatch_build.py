@@ -1,4 +1,4 @@
-"""Hatch's build hook: puts the console's editor into the wheel, if npm can fetch it."""
+"""Hatch's build hook: puts the console's editor and terminal into the wheel, if npm can fetch it."""
 
 from __future__ import annotations
 

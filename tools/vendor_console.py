@@ -1,8 +1,11 @@
-"""Fetch the console's editor from npm: by exact version, checked by hash, into the static folder.
+"""Fetch the console's editor and terminal from npm: by exact version, checked by hash.
 
 The packages are ES modules. Their imports of each other become relative ones, so a browser loads
 them as they are and no bundler is needed. Nothing is run: npm only downloads. Without npm, or
-without network, the console has a plain text area, and this says so.
+without network, the console has a plain text area and no terminal, and this says so.
+
+A package may have `styles`, and `replace`: texts that the console's content security policy would
+refuse, with what takes their place.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ TARGET = ROOT / "src/atoll/service/console/static/vendor"
 SECONDS = 120
 _IMPORT = re.compile(r"""^((?:import|export)\b[^'"]*?\bfrom\s*)(['"])([^'"]+)\2""", re.MULTILINE)
 
-Packages = dict[str, dict[str, str]]
+Facts = dict[str, Any]
+Packages = dict[str, Facts]
 
 
 class VendorError(Exception):
@@ -39,30 +43,34 @@ def vendor(target: Path = TARGET) -> str:
     packages: Packages = json.loads(PACKAGES.read_text("utf-8"))
     stamp = hashlib.sha256(PACKAGES.read_bytes()).hexdigest()
     if (target / "stamp.txt").is_file() and (target / "stamp.txt").read_text("utf-8") == stamp:
-        return "the console's editor is there already"
+        return "the console's editor and terminal are there already"
     tarballs = {name: _tarball(name, facts) for name, facts in _fetched(packages).items()}
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     licences = []
     for name, facts in packages.items():
-        files = _members(tarballs[name], (facts["module"], "LICENSE"))
-        text = _relative(files[facts["module"]].decode(), packages)
+        styles = facts.get("styles")
+        names = (facts["module"], "LICENSE", *([styles] if styles else []))
+        files = _members(tarballs[name], names)
+        text = _replaced(name, _relative(files[facts["module"]].decode(), packages), facts)
         (target / file_name(name)).write_text(text, "utf-8")
+        if styles:
+            (target / file_name(name, "css")).write_bytes(files[styles])
         licences.append(f"{name} {facts['version']}\n\n{files['LICENSE'].decode()}")
     (target / "licences.txt").write_text("\n\n".join(licences), "utf-8")
     (target / "stamp.txt").write_text(stamp, "utf-8")
-    return f"the console's editor: {len(packages)} packages in {target}"
+    return f"the console's editor and terminal: {len(packages)} packages in {target}"
 
 
-def package_files(name: str, facts: dict[str, str], files: tuple[str, ...]) -> dict[str, bytes]:
+def package_files(name: str, facts: Facts, files: tuple[str, ...]) -> dict[str, bytes]:
     """Return files of one npm package, fetched by version and checked by hash."""
     _fetched({name: facts})
     return _members(_tarball(name, facts), files)
 
 
-def file_name(package: str) -> str:
+def file_name(package: str, ending: str = "js") -> str:
     """Return the file of a package: codemirror-view.js for @codemirror/view."""
-    return package.lstrip("@").replace("/", "-") + ".js"
+    return f"{package.lstrip('@').replace('/', '-')}.{ending}"
 
 
 def cache_folder() -> Path:
@@ -103,11 +111,11 @@ def _fetched(packages: Packages) -> Packages:
     return packages
 
 
-def _kept(facts: dict[str, str]) -> Path:
+def _kept(facts: Facts) -> Path:
     return cache_folder() / f"{hashlib.sha256(facts['integrity'].encode()).hexdigest()[:32]}.tgz"
 
 
-def _tarball(name: str, facts: dict[str, str]) -> bytes:
+def _tarball(name: str, facts: Facts) -> bytes:
     """Return a tarball out of the cache, checked again."""
     try:
         data = _kept(facts).read_bytes()
@@ -117,7 +125,7 @@ def _tarball(name: str, facts: dict[str, str]) -> bytes:
     return data
 
 
-def _check(name: str, data: bytes, facts: dict[str, str]) -> None:
+def _check(name: str, data: bytes, facts: Facts) -> None:
     kind, _, wanted = facts["integrity"].partition("-")
     found = base64.b64encode(hashlib.new(kind, data).digest()).decode()
     if found != wanted:
@@ -145,12 +153,23 @@ def _relative(source: str, packages: Packages) -> str:
     return _IMPORT.sub(replace, source)
 
 
+def _replaced(name: str, text: str, facts: Facts) -> str:
+    for old, new in facts.get("replace", {}).items():
+        if old not in text:
+            raise VendorError(f"{name} {facts['version']} has no {old!r} that could be replaced")
+        text = text.replace(old, new)
+    return text
+
+
 def main() -> int:
-    """Fetch the editor; say why if it cannot be."""
+    """Fetch them; say why if they cannot be."""
     try:
         print(vendor())
     except VendorError as exc:
-        print(f"the console will have no editor, but a text area: {exc}", file=sys.stderr)
+        print(
+            f"the console will have a text area as its editor, and no terminal: {exc}",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import console_browser as browser
 import pytest
 from answers import fault
 from clients import Api
@@ -42,3 +44,36 @@ def other(service: OwnService) -> Iterator[Api]:
     """A client of another tenant."""
     with Api(service, service.add_key(tenant="stranger", scopes=SCOPES)) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    with browser.browser() as started:
+        yield started
+
+
+@pytest.fixture
+def signed_in(
+    chromium: browser.Browser, service: OwnService
+) -> Iterator[Callable[..., browser.Page]]:
+    """Open a page that is signed in by a link, of a tenant of its own; say what went wrong in it."""
+    opened: list[browser.Page] = []
+
+    def open_page(tenant: str, **options: Any) -> browser.Page:
+        ident = service.add_key(tenant=tenant, scopes=SCOPES).split("_")[1]
+        secret = service.call(lambda: service.service.signins.secret(ident))
+        page = chromium.page(**options)
+        page.goto(f"{service.url}/console#login={secret}")
+        page.wait("document.querySelector('.rail')")
+        opened.append(page)
+        return page
+
+    yield open_page
+    for page in opened:
+        page.run("1")
+        assert [one for one in page.faults if "/console/displays/" not in one] == []
+        assert {
+            one.partition("?")[0]
+            for one in page.requests
+            if not one.startswith((service.url, "blob:", "about:"))
+        } <= {one for one in page.requests if one.endswith("/favicon.ico")}, "a browser's own"

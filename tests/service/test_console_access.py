@@ -48,12 +48,6 @@ def axe():
         pytest.skip(f"axe-core cannot be fetched: {exc}")
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.browser() as started:
-        yield started
-
-
 @pytest.fixture
 def pages(service, chromium):
     """Routes of a tenant that has one of everything, and a function that opens a signed-in page."""
@@ -100,6 +94,9 @@ def test_axe_finds_nothing_on_any_page(service, pages, axe, look, part):
                 page.run(f"[...document.querySelectorAll('[role=tab]')].find((one) => one.textContent === {tab!r}).click()")  # fmt: skip
                 page.wait("!document.querySelector('.pane .loading')")
                 found[f"{route} {tab}"] = _examined(page, axe)
+            page.click(".head button", "Terminal")
+            page.wait("document.querySelector('.terminals .xterm-rows')?.textContent.trim()")
+            found[f"{route} terminal"] = _examined(page, axe)
     assert _told(found) == ""
 
 

@@ -41,37 +41,6 @@ ALL = "\n".join(CORPUS)
 LINE = " ".join(one for one in CORPUS if "\0" not in one)
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.browser() as started:
-        yield started
-
-
-@pytest.fixture
-def signed_in(chromium, service):
-    """Open a page that is signed in by a link, of a tenant of its own; say what went wrong in it."""
-    opened = []
-
-    def open_page(tenant, **options):
-        ident = service.add_key(tenant=tenant, scopes=SCOPES).split("_")[1]
-        secret = service.call(lambda: service.service.signins.secret(ident))
-        page = chromium.page(**options)
-        page.goto(f"{service.url}/console#login={secret}")
-        page.wait("document.querySelector('.rail')")
-        opened.append(page)
-        return page
-
-    yield open_page
-    for page in opened:
-        page.run("1")
-        assert [one for one in page.faults if "/console/displays/" not in one] == []
-        assert {
-            one.partition("?")[0]
-            for one in page.requests
-            if not one.startswith((service.url, "blob:", "about:"))
-        } <= {one for one in page.requests if one.endswith("/favicon.ico")}, "a browser's own"
-
-
 def test_a_cell_is_typed_run_by_keyboard_and_read_as_it_prints(signed_in, service):
     page = signed_in("typist")
     assert page.run("location.href") == f"{service.url}/console"  # the secret is gone

@@ -66,7 +66,7 @@ def test_modules_import_each_other_by_relative_paths(tool, tmp_path):
 
 def test_a_second_build_asks_npm_for_nothing(tool, tmp_path):
     tool.vendor(tmp_path / "vendor")
-    assert tool.vendor(tmp_path / "vendor") == "the console's editor is there already"
+    assert tool.vendor(tmp_path / "vendor") == "the console's editor and terminal are there already"
     tool.vendor(tmp_path / "other")  # out of the cache
     assert sorted(tool.asked) == ["@a/one", "two"]
 
@@ -87,10 +87,7 @@ def test_a_package_with_another_hash_is_refused(tool, tmp_path, where):
 def test_without_npm_the_build_goes_on_and_says_so(tool, monkeypatch, capsys):
     monkeypatch.setattr(tool.shutil, "which", lambda _name: None)
     assert tool.main() == 1
-    assert (
-        "the console will have no editor, but a text area: there is no npm"
-        in capsys.readouterr().err
-    )
+    assert "a text area as its editor, and no terminal: there is no npm" in capsys.readouterr().err
 
 
 def test_what_is_fetched_is_pinned_and_not_checked_in():

@@ -30,12 +30,6 @@ threading.Thread(target=pages.serve_forever, daemon=True).start()
 """
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with browser.browser() as started:
-        yield started
-
-
 @pytest.fixture
 def two(shown):  # noqa: F811
     """Previews of two tenants, with pages on port 9000."""

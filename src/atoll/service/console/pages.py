@@ -90,13 +90,20 @@ class Me(Struct, kw_only=True):
     version: str = __version__
     scopes: list[str]
     editor: bool
+    terminal: bool
 
     @classmethod
     def of(cls, principal: Principal, **more: str) -> Self:
         """Return who a principal is."""
-        editor = "vendor/codemirror-view.js" in _static_files()[1]
-        scopes = sorted(principal.scopes)
-        return cls(key=principal.key, tenant=principal.tenant, scopes=scopes, editor=editor, **more)
+        files, scopes = _static_files()[1], sorted(principal.scopes)
+        return cls(
+            key=principal.key,
+            tenant=principal.tenant,
+            scopes=scopes,
+            editor="vendor/codemirror-view.js" in files,
+            terminal="vendor/xterm-xterm.js" in files,
+            **more,
+        )
 
 
 class SignedIn(Me, kw_only=True):

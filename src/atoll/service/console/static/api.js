@@ -3,7 +3,7 @@
 const TOKEN = "atoll.token";
 const RETRY_MS = [250, 500, 1000, 2000, 4000];
 export const bus = new EventTarget();
-export const me = { tenant: "", key: "", scopes: [], editor: false, version: "" };
+export const me = { tenant: "", key: "", scopes: [], editor: false, terminal: false, version: "" };
 
 /** What the service answered instead of doing it: status, code, and a detail in words. */
 export class Problem extends Error {
@@ -61,11 +61,15 @@ export const remove = (path, options) => call("DELETE", path, options);
 export const may = (scope) => me.scopes.includes(scope);
 export const at = (...parts) => parts.map((one) => `/${encodeURIComponent(one)}`).join("");
 
-/** Yield events, one JSON object a line. A broken connection goes on after the last number. */
+/** Yield events, one JSON object a line. A broken connection goes on after the last number, or at
+ *  what `path` returns then, if it is a function. */
 export async function* events(path, { after = 0, last = ["result", "fault", "end"], signal } = {}) {
   for (let failures = 0; ;) {
     try {
-      const joined = `${path}${path.includes("?") ? "&" : "?"}after=${after}`;
+      const joined =
+        typeof path === "function"
+          ? path()
+          : `${path}${path.includes("?") ? "&" : "?"}after=${after}`;
       const response = await call("GET", joined, {
         raw: true,
         accept: "application/x-ndjson",

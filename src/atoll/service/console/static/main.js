@@ -215,6 +215,7 @@ const help = () => openHelp(PAGES, shortcuts);
 
 function onKey(event) {
   if (!document.querySelector(".rail")) return;
+  if (event.composedPath()[0].closest?.(".xterm")) return; // its keys are the program's
   if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     palette();

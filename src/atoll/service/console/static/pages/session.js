@@ -22,6 +22,7 @@ import { files } from "./files.js";
 import { label } from "./overview.js";
 import { ports } from "./ports.js";
 import { endSession } from "./sessions.js";
+import { terminals } from "./terminals.js";
 import { tree } from "./tree.js";
 
 export async function show(place, { id, signal, go, title, keys }) {
@@ -78,7 +79,19 @@ export async function show(place, { id, signal, go, title, keys }) {
     },
     { sign: "trash", kind: "quiet" },
   );
-  const split = h("div", { class: "split" }, notebook.element, side);
+  const shells = terminals(shared, () => other.focus());
+  const split = h("div", { class: "split" }, notebook.element, shells.element, side);
+  shells.element.hidden = true;
+  const other = button(
+    "Terminal",
+    () => {
+      const shown = shells.element.hidden;
+      [shells.element.hidden, notebook.element.hidden] = [!shown, shown];
+      other.lastChild.textContent = shown ? "Cells" : "Terminal";
+      if (shown) shells.show();
+    },
+    { sign: "sessions", title: "A shell in the sandbox, beside its cells" },
+  );
   const beside = button(
     "Tree and files",
     () => {
@@ -95,6 +108,7 @@ export async function show(place, { id, signal, go, title, keys }) {
       h("h1", {}, visible(label(session))),
       state,
       beside,
+      may("execute") && other,
       may("execute") && stop,
       may("sessions") && pause,
       end,
@@ -106,6 +120,7 @@ export async function show(place, { id, signal, go, title, keys }) {
     f: { title: "Fork the session", sign: "fork", run: () => forks.fork() },
     m: { title: "Checkpoint: keep this state", sign: "flag", run: () => forks.mark() },
     e: { title: "Write code", sign: "right", run: () => notebook.focus() },
+    t: { title: "Terminal, or cells", sign: "sessions", run: () => other.click() },
     i: { title: "Interrupt what runs", sign: "stop", run: () => stop.click() },
   });
   const refresh = async () => {
