@@ -1,4 +1,4 @@
-"""Hatch's build hook: puts the console's editor and terminal into the wheel, if npm can fetch it."""
+"""Hatch's build hook: brings the console's editor and terminal, if npm can fetch them."""
 
 from __future__ import annotations
 

@@ -84,7 +84,16 @@ async def test_tools_say_what_they_change():
     async with opened(ask=ask) as client:
         tools = {one.name: one.annotations for one in (await client.list_tools()).tools}
     reads = {name for name, one in tools.items() if one.read_only_hint}
-    assert reads == {"list_files", "read_file", "context_grep", "context_peek", "list_sessions"}
+    assert reads == {
+        "list_files",
+        "read_file",
+        "context_grep",
+        "context_peek",
+        "list_sessions",
+        "list_processes",
+        "read_process",
+        "wait_process",
+    }
     assert tools["ask"].open_world_hint is True
     assert not tools["fork"].destructive_hint
 
@@ -100,6 +109,44 @@ async def test_a_fault_of_the_code_is_an_error_with_traceback_and_isolation():
         shell = await client.call_tool("run_shell", {"command": "echo out; echo err >&2; exit 3"})
         assert shell.is_error
         assert shell.content[0].text == "out\nerr\nexit code 3"
+
+
+async def test_processes_run_on_between_calls_and_are_written_to_read_and_ended():
+    async with opened() as client:
+        line = "echo ready; while read line; do echo got $line; done; echo bye; exit 3"
+        started = await client.call_tool("start_process", {"command": line, "wait_seconds": 30})
+        assert started.structured_content["running"]
+        assert started.content[0].text == "ready\n"
+        number = started.structured_content["process"]
+        busy = asyncio.create_task(call(client, "run_python", code="import time; time.sleep(2)"))
+        for _ in range(2):  # beside a cell, too
+            said = await call(
+                client, "write_process", process=number, text="a b\n", wait_seconds=30
+            )
+            assert said == f"got a b\n\n[process {number}: running]"
+        assert not busy.done()
+        assert f"{number}: {line} (running)" in await call(client, "list_processes")
+        nothing = await call(client, "read_process", process=number, wait_seconds=0)
+        assert nothing == f"[process {number}: running]"
+        await call(client, "write_process", process=number, text="", end=True, wait_seconds=0)
+        ended = await client.call_tool("wait_process", {"process": number})
+        assert ended.structured_content["exit_code"] == 3
+        terminal = await client.call_tool(
+            "start_process", {"command": "cat", "pty": True, "wait_seconds": 0}
+        )
+        ident = terminal.structured_content["process"]
+        await call(client, "signal_process", process=ident, signal="SIGKILL")
+        gone = await client.call_tool("wait_process", {"process": ident})
+        assert gone.structured_content["exit_code"] == 137
+        assert "start_process" in await refused(client, "read_process", process="99")
+        flood = await client.call_tool(
+            "start_process", {"command": "yes | head -c 30000000", "wait_seconds": 0}
+        )
+        ident = flood.structured_content["process"]
+        last = await client.call_tool("wait_process", {"process": ident})
+        assert "bytes before that are lost" in last.content[-1].text
+        assert len(last.content[0].text) < 10_000
+        await busy
 
 
 async def test_files_and_images_cross_both_ways():

@@ -58,6 +58,25 @@ class Written(BaseModel):
     size: int
 
 
+class ProcessState(BaseModel):
+    """A process beside the cells; what it printed is the text content."""
+
+    session: str
+    process: str
+    """Its number, for the next call."""
+    command: str
+    running: bool
+    exit_code: int | None
+    """128 and the signal, if one ended it."""
+
+
+class ProcessList(BaseModel):
+    """The processes of a session."""
+
+    session: str
+    processes: list[ProcessState]
+
+
 class SessionHandle(BaseModel):
     """A session."""
 

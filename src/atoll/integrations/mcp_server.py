@@ -20,6 +20,7 @@ from atoll import __version__
 from atoll.errors import AtollError, ConfigError
 from atoll.extras import hint
 from atoll.integrations.mcp_approvals import Approvals
+from atoll.integrations.mcp_processes import ProcessTools
 from atoll.integrations.mcp_resources import FILES, OUTPUTS, Bus, FileResources, Server
 from atoll.integrations.mcp_sessions import IDLE_SECONDS, MAX_SESSIONS, Sessions
 from atoll.integrations.mcp_tasks import AFTER_SECONDS, Tasks
@@ -48,8 +49,10 @@ ANNOTATIONS = {
     **dict.fromkeys(
         ("run_python", "run_shell", "write_file", "rollback", "close_session"), CHANGES
     ),
+    **dict.fromkeys(("start_process", "write_process", "signal_process"), CHANGES),
     **dict.fromkeys(("list_files", "read_file", "context_grep", "context_peek"), READ_ONLY),
-    "list_sessions": READ_ONLY,
+    **dict.fromkeys(("list_sessions", "list_processes"), READ_ONLY),
+    **dict.fromkeys(("read_process", "wait_process"), READ_ONLY),
     **dict.fromkeys(("context_open", "open_session", "fork", "checkpoint"), ADDS),
     "ask": ASKS,
 }
@@ -57,10 +60,11 @@ ANNOTATIONS = {
 INSTRUCTIONS = """\
 Run Python and shell commands in a sandbox without access to this machine. Variables and files stay
 in a session from call to call: pass the `session` that a result names. Work on copies with fork,
-and undo with checkpoint and rollback. For a text too long to read, call context_open, then
-context_grep and context_peek."""
-LONG = ("run_python", "run_shell", "ask")
+and undo with checkpoint and rollback. Servers and REPLs run on with start_process. For a text too
+long to read, call context_open, then context_grep and context_peek."""
+LONG = ("run_python", "run_shell", "wait_process", "ask")
 """Tools whose calls may become tasks."""
+PROCESS = ("_process", "_processes")
 
 
 def make_server(
@@ -106,15 +110,16 @@ def make_server(
     server.files = files = FileResources(sessions, bus)
     server.middleware.append(files.middleware)
     server.completion()(files.complete)  # type: ignore[no-untyped-call]
-    _add_tools(server, Tools(sessions, files.changed, ask), has_model=ask is not None)
+    tools = Tools(sessions, files.changed, ask)
+    _add_tools(server, tools, ProcessTools(sessions), has_model=ask is not None)
     return server
 
 
-def _add_tools(server: Server, tools: Tools, *, has_model: bool) -> None:
+def _add_tools(server: Server, tools: Tools, processes: ProcessTools, *, has_model: bool) -> None:
     for name, kind in ANNOTATIONS.items():
         if name != "ask" or has_model:
-            call = _with_tool_errors(getattr(tools, name))
-            text = inspect.getdoc(getattr(tools, name))
+            method = getattr(processes if name.endswith(PROCESS) else tools, name)
+            call, text = _with_tool_errors(method), inspect.getdoc(method)
             server.add_tool(call, description=text, annotations=kind, structured_output=True)
     server.resource(FILES, description="A file of a session")(_with_resource_errors(tools.file))
     server.resource(OUTPUTS, description="A long output, whole")(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.sandbox.base import BaseSandbox
+    from atoll.sandbox.process import Process
 
     Report = Callable[[float, str], Awaitable[None]]
     """Called with a growing number, and the last line of output."""
@@ -92,6 +93,8 @@ class Session:
         self._outputs, self._count = SpillStore(None, name, KEPT_BYTES), 0
         self.files: dict[str, str] | None = None
         """Size and time of each file by its path, as a client last heard of them."""
+        self.processes: dict[str, Process] = {}
+        """Processes that a client started, each with the place up to which it has read."""
         self.used = time.monotonic()
 
     def hear(self, _stream: str, text: str) -> None:

@@ -149,6 +149,10 @@ class Process:
             return piece.data
         return b""
 
+    async def poll(self, *, timeout_ms: float = 0) -> ProcessOutput:
+        """Return the next output of both streams, and how it is; wait for it, 10 s at most."""
+        return await self._read(("stdout", "stderr"), max(0.0, min(WAIT_MS, timeout_ms)))
+
     async def output(self) -> AsyncIterator[OutputPiece]:
         """Yield what it prints on both streams, as it comes, until it has ended."""
         async for piece in self._pieces(("stdout", "stderr"), None):
@@ -263,6 +267,7 @@ class SyncProcess:
         return self._inner.dropped
 
     read = blocking(Process.read)
+    poll = blocking(Process.poll)
     write = blocking(Process.write)
     resize = blocking(Process.resize)
     signal = blocking(Process.signal)
