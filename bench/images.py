@@ -122,7 +122,7 @@ def image_podman(_scale: Scale) -> Iterator[Arms]:
 @contextlib.contextmanager
 def _own_image() -> Iterator[str]:
     """Yield an image of this machine's own Python and shell, as the tests make it."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "image_root"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     rootfs: Any = import_module("rootfs")
 
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as name:

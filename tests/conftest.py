@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import matrix
 import pytest
 import usable
+import variants
 from sharing import SHARED, TIMEOUT_MS, shared_boxes
 
 import atoll
@@ -43,6 +44,9 @@ OWN_TARGET = ("ray",)
 USUAL = [name for name in registry.names() if name not in OWN_TARGET]
 BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(USUAL)).split(","))
 """The backends to test: the usual ones, unless the environment names some (make test-fleet)."""
+CASES = (*BACKENDS, *(case for case in variants.IN_IMAGE if variants.backend_of(case) in BACKENDS))
+IMAGE_FOLDERS = ("contract", "escape")
+"""The tests that run with an image as root too; others open sandboxes in ways of their own."""
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS_LEAVE = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
 """What pytest, and checks that run beside it, put at the root of the repository."""
@@ -160,8 +164,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_able(item: pytest.Item) -> bool:
     """Whether its backend declares what the test needs; test_capabilities pins who declares what."""
+    if matrix.backend_of(item) in variants.IN_IMAGE and item.path.parent.name not in IMAGE_FOLDERS:
+        return False
     needed = matrix.capabilities_of(item)
-    backend = matrix.backend_of(item)  # none for a test that starts none: it needs nothing
+    backend = variants.backend_of(
+        matrix.backend_of(item)
+    )  # none for a test that starts none: it needs nothing
     return not needed or not backend or needed <= registry.load(backend).capabilities
 
 
@@ -387,12 +395,12 @@ def _children(pid: str | int | None) -> set[str]:
         return set()
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=CASES)
 def backend(
     request: pytest.FixtureRequest, own_daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch
-) -> str:
+) -> Iterator[str]:
     """Every registered backend in turn, but for those that lack what a test needs."""
-    name: str = request.param
+    name = variants.backend_of(request.param)
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
     if name == "remote":
@@ -403,7 +411,8 @@ def backend(
         for variable, value in request.getfixturevalue("own_fleet").items():
             monkeypatch.setenv(variable, value)
     usable.require(name)
-    return name
+    with variants.opened_in_image(request.param):
+        yield name
 
 
 @pytest.fixture

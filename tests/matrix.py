@@ -6,13 +6,15 @@
                         sandboxes of their own take the daemon. Besides, for each capability that
                         a backend declares, one test that needs it; and the tests of limits in
                         every backend that enforces them in its own way (one case of each test
-                        where starts are dear)
+                        where starts are dear). Besides, one of eight in `native`, and one of 16
+                        in `daemon`, with a container image as their root (variants.py)
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which take long and show at a larger size, with real
                         downloads or in another way what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
-                        daemon, one of 16, and gvisor, one of 32 (escape/test_attacks.py)
+                        daemon, one of 16, and gvisor, one of 32 (escape/test_attacks.py); with
+                        an image as root, one of 32 in native, one of 64 in the daemon
     attacks without     one of eight: whether an attack bites says nothing of Atoll
     walls               (escape/test_controls.py, guard/test_gadgets.py)
     attacks as          one of eight in native, wasm and restricted, if root runs the tests
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 IN_TURN = ("daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")
 ONE_TEST_OF = 4
 """The further backend of a contract test, by its number in its file: of so many one has one."""
+ONE_IN_IMAGE_OF = {"native-image": 8, "daemon-image": 16}
+"""Of so many contract tests of a file, one has an image as its root; the daemon takes others."""
 LIMITS = "contract/test_limits.py"
 OWN_LIMITS = frozenset({"wasm", "gvisor", "restricted", "pyodide"})
 """Backends that enforce limits in their own way; guests of `daemon` and `remote` are in a jail of
@@ -71,10 +75,12 @@ REPEATED = (
     "test_deep_recursion_is_an_error_and_state_stays", "test_a_host_that_ends_takes_its_server_with_it",
 )  # fmt: skip
 ONE_CASE_OF = 6
+IMAGES = "in an image"
+"""The group of tests in an image, which one test process makes."""
 FIRST = (
     "service", "test_service_operator.py", "pyodide", "escape/test_as_ordinary_user.py", "gvisor", "docs/test_examples.py",
     "daemon", "escape/test_controls.py", "packages/", "cli/", "escape/test_attacks.py",
-    "wasm/", "replserver/", "pool/", "contract/",
+    "wasm/", "replserver/", IMAGES, "pool/", "contract/",
 )  # fmt: skip
 """Groups of tests that take longest: at the end, others would wait for them."""
 SHARING = {
@@ -108,6 +114,9 @@ class Sample:
         return True
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
+        if backend in ONE_IN_IMAGE_OF:
+            number = self._next(item.nodeid.partition("::")[0], backend)
+            return number % ONE_IN_IMAGE_OF[backend] == (backend == "daemon-image")
         if backend not in IN_TURN or backend == self._home[_function(item)]:
             return True
         if LIMITS in item.nodeid and backend in OWN_LIMITS:
@@ -189,6 +198,8 @@ def group_of(nodeid: str) -> str:
     file, _, name = nodeid.partition("::")
     if file.endswith(ALONE):
         return file
+    if any(case in name.partition("[")[2] for case in ONE_IN_IMAGE_OF):
+        return IMAGES
     words = (*re.split(r"[\[\]-]", name)[1:], *file.split("/")[:-1])
     return next((SHARING[word] for word in words if word in SHARING), file)
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import variants
+
 import atoll
 
-Kind = tuple[str, str | None]
+Kind = tuple[str, str | None, str | None]
+"""Backend, context and image."""
 TIMEOUT_MS = 20_000
 
 SHARED = frozenset({"native", "gvisor", "pyodide"})
@@ -57,7 +60,7 @@ restore()
 
 
 class SharedBoxes:
-    """One sandbox a backend and context, opened when a test asks for it."""
+    """One sandbox a backend, context and image, opened when a test asks for it."""
 
     def __init__(self) -> None:
         self._boxes: dict[Kind, atoll.SyncSandbox] = {}
@@ -80,7 +83,7 @@ class SharedBoxes:
     @contextmanager
     def lend(self, backend: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:
         """One that is as it was when it was new; what is done to it is undone, or it is ended."""
-        kind = backend, context
+        kind = backend, context, variants.image_in_use()
         if kind not in self._boxes:
             box = atoll.create_sandbox(backend=backend, context=context, timeout_ms=TIMEOUT_MS)
             self._boxes[kind] = box

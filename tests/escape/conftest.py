@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import variants
 
 if TYPE_CHECKING:
     from conftest import OwnDaemon
@@ -24,5 +25,5 @@ def daemon_for_its_backend(
 ) -> None:
     """Attacks on the `daemon` backend have a daemon of this test process to attack."""
     case = getattr(request.node, "callspec", None)
-    if case is not None and case.params.get("backend") == "daemon":
+    if case is not None and variants.backend_of(case.params.get("backend")) == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))

@@ -9,7 +9,7 @@ How each attack ends is recorded in endings.json: an attack that ends in another
 the sandbox has changed.
 
 Used by the tests; also a program, so that a user without test tools can run a corpus:
-    python harness.py --backend native --json [--sample] [--part 1/4]
+    python harness.py --backend native-image --json [--sample] [--part 1/4]
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import platform
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +32,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # as a program it fin
 
 import canaries
 import corpus
+import variants
 from hostchecks import CHECKS
 from sharing import shared_boxes
 
@@ -76,8 +77,8 @@ STATE_PATIENCE_S = 10.0
 """What saving or restoring may take above the limit it was given."""
 
 
-_shared_boxes: dict[str, SyncSandbox] = {}
-"""One for each backend, kept for the attacks of this process that are harmless to each other."""
+_shared_boxes: dict[tuple[str, str | None], SyncSandbox] = {}
+"""One for each backend and image, kept for the attacks of this process that are harmless to each other."""
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ class Run:
 
     def __init__(self, attack: Attack, backend: str, stack: ExitStack) -> None:
         self.attack, self.backend, self.stack = attack, backend, stack
+        self._kind = backend, variants.image_in_use()
         self.canaries = canaries.planted()
         self.verdict = Verdict(attack.id)
         self.shares = corpus.is_harmless(attack, backend)
@@ -130,16 +132,16 @@ class Run:
         return self.stack.enter_context(atoll.create_sandbox(backend=self.backend, **options))
 
     def _shared(self) -> SyncSandbox:
-        if self.backend not in _shared_boxes:
-            _shared_boxes[self.backend] = atoll.create_sandbox(backend=self.backend)
+        if self._kind not in _shared_boxes:
+            _shared_boxes[self._kind] = atoll.create_sandbox(backend=self.backend)
             shared_boxes.kept.append(self.backend)
-        return _shared_boxes[self.backend]
+        return _shared_boxes[self._kind]
 
     def end(self) -> None:
         """Replace a shared sandbox that did not hold: it would say nothing about the next attack."""
         if self.shares and not self.verdict.held:
             shared_boxes.kept.remove(self.backend)
-            self.stack.enter_context(_shared_boxes.pop(self.backend))
+            self.stack.enter_context(_shared_boxes.pop(self._kind))
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
@@ -167,13 +169,18 @@ def _without_quotes(result: SandboxResult, code: str) -> SandboxResult:
     return dataclasses.replace(result, stderr="\n".join(lines))
 
 
-def run(attack: Attack, backend: str) -> Verdict:
-    """Run an attack and judge it."""
+def run(attack: Attack, case: str) -> Verdict:
+    """Run an attack on a backend, with an image or without, and judge it."""
+    with variants.opened_in_image(case):
+        return _run(attack, variants.backend_of(case))
+
+
+def _run(attack: Attack, backend: str) -> Verdict:
     reason = skip_reason(attack, backend)
     if reason:
         return Verdict(attack.id, skipped=reason)
     started = time.perf_counter()
-    neighbour = _neighbour(backend)
+    neighbour = _neighbour(backend, variants.image_in_use())
     found = canaries.planted()
     names = dict.fromkeys(CHECKS[name] for name in attack.host_check)
     checks = [check(attack, found, neighbour) for check in names]
@@ -197,7 +204,8 @@ def skip_reason(attack: Attack, backend: str) -> str | None:
     """Why an entry says nothing here: another machine's system calls, a module not there."""
     if not fits_machine(attack):
         return f"for {attack.arch}, and this is {platform.machine()}"
-    missing = [name for name in attack.needs if not _importable(name, backend)]
+    image = variants.image_in_use()
+    missing = [name for name in attack.needs if not _importable(name, backend, image)]
     return f"the guest's Python has no {', '.join(missing)}" if missing else None
 
 
@@ -213,14 +221,14 @@ def unsupported(step: Step, capabilities: frozenset[Capability]) -> bool:
 
 
 @functools.cache
-def _neighbour(backend: str) -> SyncSandbox:
+def _neighbour(backend: str, _image: str | None) -> SyncSandbox:
     """A sandbox that lives beside all the attacked ones of this process."""
     shared_boxes.kept.append(backend)
     return atoll.create_sandbox(backend=backend)
 
 
 @functools.cache
-def _importable(module: str, backend: str) -> bool:
+def _importable(module: str, backend: str, _image: str | None) -> bool:
     with atoll.create_sandbox(backend=backend) as box:
         return box.execute(f"import {module}").success
 
@@ -376,7 +384,7 @@ def main() -> int:
     options = parser.parse_args()
     held = True
     parked.most = 0  # one that waits for the next attack would be taken for one that is left
-    with own_temporary_folder(), _own_daemon() if options.backend == "daemon" else nullcontext():
+    with own_temporary_folder(), _daemon_for(options.backend):
         for attack in _selected(options):
             verdict = run(attack, options.backend)
             held = held and verdict.held
@@ -397,6 +405,10 @@ def own_temporary_folder() -> Iterator[None]:
             tempfile.tempdir = None
 
 
+def _daemon_for(case: str) -> AbstractContextManager[None]:
+    return _own_daemon() if variants.backend_of(case) == "daemon" else nullcontext()
+
+
 @contextmanager
 def _own_daemon() -> Iterator[None]:
     """A daemon for this run alone, which ends with it."""
@@ -412,7 +424,7 @@ def _own_daemon() -> Iterator[None]:
 
 def _selected(options: argparse.Namespace) -> list[Attack]:
     part, of = map(int, options.part.split("/"))
-    found = corpus.for_backend(options.backend)
+    found = corpus.for_backend(variants.backend_of(options.backend))
     if options.sample:
         found = corpus.sample(found)
     if options.only:

@@ -19,6 +19,7 @@ import cloudpickle
 import corpus
 import pytest
 import usable
+import variants
 from ordinary_user import SOURCE, USER, python_for_user, run_as_user
 
 from atoll.backends import registry
@@ -26,6 +27,7 @@ from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
 PARTS = {"native": 12, "gvisor": 24, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
+PARTS |= {"native-image": 12, "daemon-image": 12}
 """How many processes run all the attacks on a backend."""
 SAMPLE = {"native": "1/1", "wasm": "1/1", "restricted": "1/1"}
 """The part of the sample that is run. tests/gvisor starts gVisor as an ordinary user, and tests/pool
@@ -42,12 +44,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption("matrix") == "all"
     cases = list(_parts()) if whole else list(SAMPLE.items())
     wanted = os.environ.get("ATOLL_TEST_BACKENDS")
-    cases = [case for case in cases if wanted is None or case[0] in wanted.split(",")]
+    cases = [
+        case
+        for case in cases
+        if wanted is None or variants.backend_of(case[0]) in wanted.split(",")
+    ]
     metafunc.parametrize(("backend", "part"), cases)
 
 
 def _parts() -> Iterator[tuple[str, str]]:
-    for backend in filter(corpus.LAYERS.get, registry.names()):
+    for backend in (*filter(corpus.LAYERS.get, registry.names()), *variants.IN_IMAGE):
         for part in range(1, PARTS[backend] + 1):
             yield backend, f"{part}/{PARTS[backend]}"
 
@@ -55,10 +61,11 @@ def _parts() -> Iterator[tuple[str, str]]:
 def test_attacks_do_not_get_through_as_ordinary_user(
     backend: str, part: str, pytestconfig: pytest.Config
 ) -> None:
-    usable.skip_if_missing(backend)
+    usable.skip_if_missing(variants.backend_of(backend))
     whole = pytestconfig.getoption("matrix") == "all"
     arguments = [str(HARNESS), "--backend", backend, "--json", "--part", part]
-    more = {**_plain(), **{"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()}
+    own = {"pyodide": _pyodide, "wasm": _wasm} | dict.fromkeys(variants.IN_IMAGE, _image_store)
+    more = {**_plain(), **own.get(backend, dict)()}
     done = run_as_user(python_for_user(), *arguments, *([] if whole else ["--sample"]), **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
@@ -77,6 +84,15 @@ def _plain() -> dict[str, str]:
         "PYTHONPATH": f"{SOURCE}:{folder}",
         "ATOLL_STATE_KEY": "a key for the attacks alone",
     }
+
+
+@functools.cache
+def _image_store() -> dict[str, str]:
+    """A folder of the user's for the image that the harness makes."""
+    folder = tempfile.mkdtemp(prefix="atoll-images-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.chown(folder, USER, USER)
+    return {"ATOLL_CACHE": folder}
 
 
 @functools.cache
@@ -113,6 +129,6 @@ def _wasm() -> dict[str, str]:
 
 def _expected(backend: str, part: str, *, whole: bool) -> int:
     """How many entries a part has: none may be lost without a verdict."""
-    found = corpus.for_backend(backend)
+    found = corpus.for_backend(variants.backend_of(backend))
     number, of = map(int, part.split("/"))
     return len((found if whole else corpus.sample(found))[number - 1 :: of])

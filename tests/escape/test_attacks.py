@@ -13,17 +13,19 @@ import corpus
 import harness
 import pytest
 import usable
+import variants
 
 from atoll.backends import registry
 
 if TYPE_CHECKING:
     from corpus import Attack
 
-SAMPLED = {"daemon": 16, "gvisor": 32}
+SAMPLED = {"daemon": 16, "gvisor": 32, "native-image": 32, "daemon-image": 64}
 """Of so many attacks of a category one is run there; at least one."""
 DEAR = "nat-res-fork-bomb"
 """Costs as much as fifty others, and is the first of its category: a sample leaves it to native."""
 BACKENDS = os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(",")
+CASES = (*BACKENDS, *(case for case in variants.IN_IMAGE if variants.backend_of(case) in BACKENDS))
 NOT_INSTALLED = frozenset({"sympy", "jinja2", "pandas"})
 """Libraries that the backend `restricted` does not offer, or that no extra of Atoll installs."""
 
@@ -34,18 +36,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption("matrix") == "all"
     cases = [
         (name, attack)
-        for name in BACKENDS
+        for name in CASES
         for attack in _chosen(name, whole=whole)
         if harness.fits_machine(attack)
     ]
     metafunc.parametrize(("backend", "attack"), cases, ids=[f"{n}-{a.id}" for n, a in cases])
 
 
-def _chosen(backend: str, *, whole: bool) -> tuple[Attack, ...]:
-    found = corpus.for_backend(backend)
-    if whole or backend not in SAMPLED:
+def _chosen(case: str, *, whole: bool) -> tuple[Attack, ...]:
+    found = corpus.for_backend(variants.backend_of(case))
+    if whole or case not in SAMPLED:
         return found
-    return corpus.sample([one for one in found if one.id != DEAR], SAMPLED[backend])
+    return corpus.sample([one for one in found if one.id != DEAR], SAMPLED[case])
 
 
 def test_attack_does_not_get_through(backend: str, attack: Attack) -> None:

@@ -12,6 +12,7 @@ import canaries
 import corpus
 import harness
 import pytest
+import variants
 
 import atoll
 from atoll import Capability, ProcessError
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from corpus import Attack
 
 BACKENDS = [name for name in ("native", "daemon") if name in registry.names()]
-SAMPLED = {"native": 1, "daemon": 8}
+CASES = [*BACKENDS, *(case for case in variants.IN_IMAGE if variants.backend_of(case) in BACKENDS)]
+SAMPLED = {"native": 1, "daemon": 8, "native-image": 32, "daemon-image": 64}
 """Of so many attacks of a category one is run there."""
 SECONDS = 60.0
 HOW_IT_IS = """
@@ -42,8 +44,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     whole = metafunc.config.getoption("matrix") == "all"
     cases = [
         (name, attack)
-        for name in BACKENDS
-        for attack in corpus.sample(_plain(name), 1 if whole else SAMPLED[name])
+        for name in CASES
+        for attack in corpus.sample(
+            _plain(variants.backend_of(name)), 1 if whole else SAMPLED[name]
+        )
     ]
     metafunc.parametrize(("backend", "attack"), cases, ids=[f"{n}-{a.id}" for n, a in cases])
 
@@ -59,7 +63,9 @@ def _plain(backend: str) -> list[Attack]:
 
 @pytest.fixture
 def box(backend: str) -> Iterator[atoll.SyncSandbox]:
-    with atoll.create_sandbox(backend=backend) as box:
+    with variants.opened_in_image(backend):
+        box = atoll.create_sandbox(backend=variants.backend_of(backend))
+    with box:
         yield box
 
 
@@ -81,18 +87,18 @@ def test_attack_from_inside_a_process_does_not_get_through(
     assert box.execute(harness.ALIVE).stdout == "alive 42\n"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CASES)
 def test_a_process_is_where_the_guest_is_with_no_more_rights(box: atoll.SyncSandbox) -> None:
     assert output_of(box.start(["python3", "-c", HOW_IT_IS])) == box.execute(HOW_IT_IS).stdout
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CASES)
 def test_it_has_no_descriptor_of_the_host(box: atoll.SyncSandbox) -> None:
     listed = "import os; print(sorted(os.listdir('/proc/self/fd'))[:-1], os.readlink('/proc/self/fd/1')[:5])"
     assert output_of(box.start(["python3", "-c", listed])) == "['0', '1', '2'] pipe:\n"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CASES)
 def test_input_cannot_be_forged_for_a_terminal(box: atoll.SyncSandbox) -> None:
     code = (
         "import fcntl, termios, os\n"

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
         ("tests/contract/test_code.py::test_a[daemon-1]", "daemon"),
         ("tests/contract/test_code.py::test_a[1-remote]", "service"),
         ("tests/escape/test_attacks.py::test_a[pyodide-pyo-x]", "pyodide"),
+        ("tests/contract/test_code.py::test_a[1-daemon-image]", matrix.IMAGES),
+        ("tests/escape/test_attacks.py::test_a[native-image-nat-x]", matrix.IMAGES),
         ("tests/service/test_e2b.py::test_a", "service"),
         (
             "tests/service/test_service_operator.py::test_a",
@@ -34,7 +36,7 @@ def test_tests_that_share_something_are_one_group(nodeid: str, group: str) -> No
 
 def test_a_download_that_fails_fails_the_tests_of_its_backend_and_is_named_once(tmp_path) -> None:
     nowhere = "http://127.0.0.1:9"
-    env = os.environ | {"ATOLL_CACHE": str(tmp_path), "ATOLL_TEST_BACKENDS": "native,pyodide"}
+    env = os.environ | {"ATOLL_CACHE": str(tmp_path), "ATOLL_TEST_BACKENDS": "restricted,pyodide"}
     env |= {"HTTPS_PROXY": nowhere, "https_proxy": nowhere, "PYTEST_ADDOPTS": ""}
     tests = ("tests/contract/test_code.py", "-k", "test_validation_runs_nothing", "--matrix", "all")
     done = subprocess.run(

@@ -38,9 +38,11 @@ def cloudpickle_beside(runtime: str) -> str:
     """Return the folder of cloudpickle in a jail: the host's copy, or the guest's own Python's."""
     import importlib.util
 
-    folder = os.path.join(os.path.dirname(runtime), "lib", "cloudpickle")
-    if os.path.isdir(folder):
-        return folder
+    beside = os.path.dirname(runtime)
+    for parent in (beside, os.path.dirname(beside)):  # a zygote has the runtime in a package
+        folder = os.path.join(parent, "lib", "cloudpickle")
+        if os.path.isdir(folder):
+            return folder
     return "" if importlib.util.find_spec("cloudpickle") else MISSING
 
 

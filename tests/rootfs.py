@@ -15,10 +15,21 @@ import sysconfig
 import tarfile
 from pathlib import Path
 
-PROGRAMS = ("sh", "ls", "cat", "id", "touch", "rm", "mkdir", "env", "dd", "wc", "grep", "sleep")
+PROGRAMS = """
+awk bash cat chmod cp curl cut dd echo env false find grep head id ln ls mkdir mkfifo mv nohup pgrep pkill printf ps pwd
+readlink rm sed seq setsid sh sleep sort stat stty tail tee test timeout touch tr true tty uname wc whoami yes
+""".split()
 _LEFT_OUT = ("test", "tests", "idlelib", "tkinter", "lib2to3", "site-packages", "config-3*")
 _RELEASE = 'PRETTY_NAME="Test image"\nID=test\n'
-PASSWD = "root:x:0:0:root:/root:/bin/sh\nworker:x:999:999::/srv:/bin/sh\n"
+PASSWD = (
+    "root:x:0:0:root:/root:/bin/sh\nworker:x:999:999::/srv:/bin/sh\n"
+    "nobody:x:65534:65534::/nonexistent:/bin/false\n"
+)
+_ETC = {"os-release": _RELEASE, "passwd": PASSWD, "group": "root:x:0:\nnogroup:x:65534:\n"}
+LIBRARIES = """
+numpy numpy.libs requests urllib3 certifi idna charset_normalizer
+httpx httpcore anyio h11 sniffio typing_extensions.py
+""".split()
 
 
 def make(folder: Path) -> Path:
@@ -40,16 +51,43 @@ def make(folder: Path) -> Path:
         library, folder / "usr/lib" / version, ignore=shutil.ignore_patterns(*_LEFT_OUT)
     )
     native = (folder / "usr/lib" / version / "lib-dynload").glob("*.so")
-    for needed in _libraries([python, *programs, *native]):
-        target = folder / needed.relative_to("/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not target.exists():
-            shutil.copy(needed, target)
-    (folder / "etc/os-release").write_text(_RELEASE)
-    (folder / "etc/passwd").write_text(PASSWD)
+    _copy_libraries(folder, [python, *programs, *native])
+    for name, text in _ETC.items():
+        (folder / "etc" / name).write_text(text)
+    if os.path.isdir(locale := "/usr/lib/locale/C.utf8"):
+        shutil.copytree(locale, folder / locale[1:])
     (folder / "root").chmod(0o700)
     (folder / "root/secret").write_text("of the image")
     return folder
+
+
+def make_libraries(folder: Path) -> Path:
+    """Fill the folder with libraries of the tests' environment, a layer on top; return it."""
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    target = folder / "usr/lib" / version / "site-packages"
+    target.mkdir(parents=True)
+    (folder / "usr/bin").mkdir()
+    (folder / "usr/bin/python").symlink_to("python3")
+    (folder / "usr/lib/python3").mkdir()
+    (folder / "usr/lib/python3/dist-packages").symlink_to(f"../{version}/site-packages")  # Debian's
+    skipped = shutil.ignore_patterns("tests", "__pycache__", "*.pyi")
+    for name in LIBRARIES:
+        source = Path(sysconfig.get_path("purelib")) / name
+        if source.is_file():
+            shutil.copy(source, target)
+        elif name.endswith(".libs") or (source / "__init__.py").exists():
+            shutil.copytree(source, target / name, ignore=skipped)
+    _copy_libraries(folder, list(target.rglob("*.so")))
+    return folder
+
+
+def _copy_libraries(folder: Path, binaries: list[Path]) -> None:
+    """Copy what binaries load, but for what is in the folder already."""
+    for needed in _libraries(binaries):
+        target = folder / needed.relative_to("/")
+        if folder not in needed.parents and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(needed, target)
 
 
 def _libraries(binaries: list[Path]) -> set[Path]:
@@ -91,8 +129,14 @@ _MANIFEST = f"{_KIND}.manifest.v1+json"
 def _pack(layer: Path) -> bytes:
     with io.BytesIO() as packed:
         with tarfile.open(fileobj=packed, mode="w") as tar:
-            tar.add(layer, ".")
+            tar.add(layer, ".", filter=_without_time)
         return packed.getvalue()
+
+
+def _without_time(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Of the same files, the same tar: a store that has its layers unpacks nothing."""
+    entry.mtime = 0
+    return entry
 
 
 def _digest(data: bytes) -> str:
