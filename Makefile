@@ -29,7 +29,7 @@ define run-tests
 	$(TESTS) $(1) && code=0 || code=$$?; \
 	for one in $$beside; do wait $$one || code=$$?; done; cat $(LOGS); exit $$code)
 endef
-EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,otel,network,images
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,otel,network,images,repl
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 ifeq ($(DENO_TLS_CA_STORE),)

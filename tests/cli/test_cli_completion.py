@@ -97,7 +97,7 @@ import json
 @pytest.fixture
 def completer():
     output = GuestOutput()
-    config = SandboxConfig(backend="native", on_stdout=output.stdout, on_stderr=output.stderr)
+    config = SandboxConfig(backend="native", on_output=output.write)
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
         runner.run(box.execute(CELL))

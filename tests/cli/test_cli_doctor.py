@@ -150,6 +150,17 @@ def test_no_color_means_no_colour(monkeypatch):
     assert not Colours.of(stream).enabled
 
 
+def test_it_ends_with_one_line():
+    backends = {
+        "native": Availability(usable=True, isolation=Isolation.JAILED),
+        "daemon": Availability(usable=False, hint="atoll daemon start"),
+    }
+    assert doctor.summary(backends, Colours(False)) == "ready: native, jailed; daemon not running"
+    backends["native"] = Availability(usable=False, reason="no seccomp")
+    said = doctor.summary(backends, Colours(False))
+    assert said == "not ready: native not usable; daemon not running"
+
+
 def test_attacks_have_names_of_their_own_and_never_spell_the_mark():
     found = check.load()
     assert len(found) >= 25

@@ -13,6 +13,7 @@ import pytest
 
 from atoll.cli.commands import repl
 from atoll.cli.terminal import prompt
+from atoll.cli.terminal.editor import indent_after, is_whole
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PATIENCE_SECONDS = 30
@@ -50,7 +51,7 @@ def terminal(command, tmp_path):
 class Terminal:
     """Types, and waits for what is to be seen."""
 
-    def __init__(self, argv: list[str]) -> None:
+    def __init__(self, argv: list[str], **env: str) -> None:
         self._master, slave = pty.openpty()
         self.process = subprocess.Popen(
             argv,
@@ -59,7 +60,7 @@ class Terminal:
             stderr=slave,
             start_new_session=True,
             preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509 - one call of the kernel
-            env={**os.environ, "TERM": "dumb"},
+            env={**os.environ, "TERM": "dumb", **env},
         )
         os.close(slave)
         self.seen = ""
@@ -262,6 +263,101 @@ def test_tab_completes_names_and_attributes_of_the_guest(terminal):
     terminal.type("%ti\t")
     terminal.wait("%timeout")
     assert terminal.ask(" 5") == "a cell may take 5 s"
+
+
+def test_tab_completes_modules_after_import(terminal):
+    terminal.wait(">>> ")
+    terminal.type("import colorsy\t")
+    terminal.wait("colorsys")
+    assert terminal.ask("; colorsys.rgb_to_hsv(0, 0, 0)") == "(0.0, 0.0, 0)"
+
+
+def test_input_reads_from_the_keyboard(terminal):
+    terminal.wait(">>> ")
+    terminal.type("name = input('name? ')\n")
+    terminal.wait("\r\nname? ")
+    terminal.type("Ada\n")
+    assert terminal.wait(">>> ") == "Ada\r\n>>> "
+    assert terminal.ask("name") == "'Ada'"
+    terminal.type("input('again? ')\n")
+    terminal.wait("\r\nagain? ")
+    terminal.type(CTRL_C)
+    terminal.wait("cancelled\r\n>>> ")
+    assert terminal.ask("6 * 7") == "42"
+
+
+BLOCK = "def f(x):\n\n    y = 1\n\n    return x + y\n\nprint('is', f(2))"
+
+
+@pytest.fixture
+def editor(command):
+    """A user at a terminal that can show the editor."""
+    user = Terminal(
+        [*command, "repl", "--backend", "native"],
+        TERM="xterm-256color",
+        PROMPT_TOOLKIT_NO_CPR="1",  # nothing here answers where the cursor is
+    )
+    user.wait(">>>")
+    yield user
+    user.close()
+
+
+def test_a_pasted_block_with_blank_lines_is_one_cell(editor):
+    editor.type(f"\x1b[200~{BLOCK}\x1b[201~")
+    editor.wait("print")
+    editor.type("\r")
+    editor.wait("is 3\r\n")
+    editor.type("f(9)\r")
+    editor.wait("10\r\n")
+
+
+def test_the_editor_indents_colours_completes_and_remembers(editor, tmp_path):
+    editor.type("def g():\r")
+    editor.wait("...")
+    editor.type("return 'indented'\r\r")
+    editor.wait(">>>")
+    editor.type("g().upp\t")  # a call is not looked into
+    editor.type("\x15g()\r")
+    editor.wait("'indented'\r\n")
+    editor.type("unusual_name = 'kept'; print('o' + 'k')\r")
+    editor.wait("ok\r\n")
+    editor.type("unusual_n\t")
+    editor.wait("ame")
+    editor.type("\r")  # nothing is left to choose: it runs
+    editor.wait("'kept'\r\n")
+    editor.type(CTRL_D)
+    assert editor.process.wait() == 0
+    cells = tmp_path / "state" / "atoll" / "cells"
+    assert "+unusual_name" in cells.read_text().splitlines()
+    assert cells.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [
+        ("x = 1", True),
+        ("for x in y: pass", True),
+        ("def f():", False),
+        ("def f():\n    pass", False),
+        ("def f():\n    pass\n    ", True),
+        (BLOCK, True),
+        ("(1,", False),
+        ("1 +", True),
+        ("%%bash\nls", False),
+        ("%%bash\nls\n", True),
+        ("!ls", True),
+    ],
+)
+def test_when_enter_runs_a_cell(text, whole):
+    assert is_whole(text) is whole
+
+
+@pytest.mark.parametrize(
+    ("line", "spaces"),
+    [("if x:", 4), ("    for x in y:  ", 8), ("    return 5", 0), ("    y = 1", 4), ("", 0)],
+)
+def test_how_far_the_next_line_is_indented(line, spaces):
+    assert indent_after(line) == " " * spaces
 
 
 def test_the_history_is_kept(terminal, tmp_path):

@@ -1,6 +1,5 @@
 """Output as it comes, readers that leave, terminals that are not to be steered, and Ctrl-C."""
 
-import asyncio
 import io
 import os
 import signal
@@ -10,7 +9,7 @@ import time
 import pytest
 
 from atoll.cli.terminal import streams
-from atoll.cli.terminal.streams import LineWriter, harmless
+from atoll.cli.terminal.streams import TextWriter, harmless
 
 
 @pytest.mark.spec("R0.16")
@@ -22,7 +21,7 @@ def test_a_line_arrives_while_the_code_runs(spawn):
 
 @pytest.mark.spec("R0.14")
 def test_ctrl_c_cancels_the_cell_and_exits_with_130(spawn):
-    code = "import time\nprint('go')\ntry:\n    time.sleep(60)\nfinally:\n    print('tidied')"
+    code = "import time\ntry:\n    print('go')\n    time.sleep(60)\nfinally:\n    print('tidied')"
     process = spawn("run", "-c", code)
     assert process.stdout.readline() == "go\n"
     process.send_signal(signal.SIGINT)
@@ -103,36 +102,36 @@ def test_output_that_the_encoding_lacks_is_escaped(command):
     assert (done.returncode, done.stdout) == (0, b"\\xe4\n")
 
 
-async def test_a_newline_is_held_back_but_not_for_long():
+async def test_text_is_written_as_it_came():
     stream = io.StringIO()
-    writer = LineWriter(stream, lambda _error: None)
-    writer.line("a")
-    writer.line("b")
-    assert stream.getvalue() == "a\nb"
-    await asyncio.sleep(2 * streams.NEWLINE_SECONDS)
-    assert stream.getvalue() == "a\nb\n"
-    assert writer.finish(newline=True)
-    assert stream.getvalue() == "a\nb\n"
-
-
-async def test_a_last_line_without_an_end_gets_none():
-    stream = io.StringIO()
-    writer = LineWriter(stream, lambda _error: None)
-    writer.line("a")
+    writer = TextWriter(stream, lambda _error: None)
+    writer.write("name? ")
+    assert stream.getvalue() == "name? "
     assert writer.finish(newline=False)
-    writer.line("b")
+    writer.write("b")
     assert writer.finish(newline=True)
-    assert stream.getvalue() == "ab\n"
+    assert stream.getvalue() == "name? b\n"
 
 
-async def test_lines_beyond_the_limit_are_not_written(monkeypatch):
+async def test_a_colour_may_come_in_two_pieces():
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    writer = TextWriter(stream, lambda _error: None)
+    for piece in ("\x1b", "[3", "1mred\x1b[0m", "\x1b", "]0;title\x07", "\x1b[2"):
+        writer.write(piece)
+    assert "\\x1b[2" not in stream.getvalue()
+    writer.finish(newline=True)
+    assert stream.getvalue() == "\x1b[31mred\x1b[0m\\x1b]0;title\x07\\x1b[2\n"
+
+
+async def test_text_beyond_the_limit_is_not_written(monkeypatch):
     monkeypatch.setattr(streams, "STREAM_LIMIT", 4)
     stream = io.StringIO()
-    writer = LineWriter(stream, lambda _error: None)
-    writer.line("abc")
-    writer.line("d")
+    writer = TextWriter(stream, lambda _error: None)
+    writer.write("abc")
+    writer.write("de")
     assert not writer.finish(newline=True)
-    assert stream.getvalue() == "abc\n"
+    assert stream.getvalue() == "abcd\n"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     """Return the configuration that the options of run and repl ask for, streaming to `output`."""
     fields: dict[str, Any] = dict(more)
     if output is not None:
-        fields.update(on_stdout=output.stdout, on_stderr=output.stderr)
+        fields["on_output"] = output.write
     if args.timeout is not None:
         fields["timeout_ms"] = args.timeout * 1000
     if args.files is not None:
@@ -47,7 +47,8 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     config = backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
     if output is None or config.backend == "remote":  # a service has a limit of its own
         return config
-    return dataclasses.replace(config, max_output_length=STREAM_LIMIT)
+    # One more, so that the writer sees that there is more than it writes.
+    return dataclasses.replace(config, max_output_length=STREAM_LIMIT + 1)
 
 
 def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:

@@ -11,16 +11,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
+from atoll.cli.terminal import pictures
 from atoll.cli.terminal.streams import STREAM_LIMIT, harmless
 from atoll.errors import ConfigError
-from atoll.types import Outcome, SandboxResult
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator
 
     from atoll.cli.terminal.streams import GuestOutput
     from atoll.sandbox.base import BaseSandbox
-    from atoll.types import Display, ExecuteResponse
+    from atoll.types import Display, ExecuteResponse, SandboxResult
 
 INTERRUPTED = 130
 AGAIN_SECONDS = 0.05
@@ -47,7 +48,7 @@ async def run_cell(
     """
     work = box.execute(code, timeout_ms=timeout_ms)
     result = await _watched(box, output, work, end_on_second=not at_prompt)
-    _finish(output, result, end_lines=at_prompt)
+    _finish(output, end_lines=at_prompt)
     return result
 
 
@@ -57,8 +58,7 @@ async def run_command(
     """Run a shell command in the sandbox, at a prompt."""
     work = box.shell(command, timeout_ms=timeout_ms)
     done = await _watched(box, output, work, end_on_second=False)
-    printed = SandboxResult(kind=Outcome.OK, stdout=done.output, truncated=done.truncated)
-    _finish(output, printed, end_lines=True)
+    _finish(output, end_lines=True)
     return done
 
 
@@ -74,8 +74,8 @@ async def _watched(
         canceller.stop()
 
 
-def _finish(output: GuestOutput, result: SandboxResult, *, end_lines: bool) -> None:
-    if not output.finish(result, end_lines=end_lines):
+def _finish(output: GuestOutput, *, end_lines: bool) -> None:
+    if not output.finish(end_lines=end_lines):
         complain(f"output cut: a stream has more than {STREAM_LIMIT:,} characters")
 
 
@@ -121,13 +121,16 @@ class FigureFolder:
             raise ConfigError(f"--figures: {path} is not a folder")
 
     def save(self, displays: Iterable[Display]) -> list[Path]:
-        """Save the images, say so on stderr, and return the files."""
+        """Save the images, say so on stderr, show them if the terminal can; return the files."""
         images = [display for display in displays if display.media_type in SUFFIXES]
         paths = [self._save(image.data, SUFFIXES[image.media_type]) for image in images]
         saved = [path for path in paths if path is not None]
         if saved:
             what = "figures" if len(saved) > 1 else "figure"
             complain(f"{what} saved: {', '.join(map(str, saved))}")
+        if sys.stdout.isatty():
+            sys.stdout.write("".join(pictures.as_escapes(image.data) for image in images))
+            sys.stdout.flush()
         return saved
 
     def _save(self, data: bytes, suffix: str) -> Path | None:

@@ -42,6 +42,7 @@ def command(args: Namespace) -> int:
         print(describe(backends, Colours.of(sys.stdout)))
         if sys.platform == "linux":
             print(f"\n{_images()}")
+        print(f"\n{summary(backends, Colours.of(sys.stdout))}")
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
     usable = any(
         backend.usable and (backend.isolation or 0) >= least for backend in backends.values()
@@ -75,6 +76,19 @@ def describe(backends: dict[str, Availability], colours: Colours) -> str:
     parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
     parts += [_backend(name, backend, colours) for name, backend in backends.items()]
     return "\n\n".join(parts)
+
+
+def summary(backends: dict[str, Availability], colours: Colours) -> str:
+    """Return the report in one line: "ready: native, jailed; daemon not running"."""
+    ready = [
+        f"{name}, {backend.isolation}" if backend.isolation is not None else name
+        for name, backend in backends.items()
+        if backend.usable
+    ]
+    others = [f"{name} {state(name, one)}" for name, one in backends.items() if not one.usable]
+    if not ready:
+        return colours.bad("not ready: ") + "; ".join(others)
+    return colours.good("ready: ") + "; ".join([*ready, *others])
 
 
 def show(name: str) -> bool:

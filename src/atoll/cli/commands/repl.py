@@ -52,7 +52,15 @@ def command(args: Namespace) -> int:
     require_stdin()
     streams.accept_any_text()
     output, figures = streams.GuestOutput(), FigureFolder(args.figures)
-    config = settings.config_from(args, output)
+    # Cells that come from a pipe leave nothing there for their input().
+    typed = streams.PipedInput()
+
+    async def keyboard(size: int) -> bytes:
+        line = await typed.read(size)
+        output.line_was_typed()
+        return line
+
+    config = settings.config_from(args, output, on_stdin=keyboard if sys.stdin.isatty() else None)
     # The loop runs while a cell does; at the prompt nothing is to be done.
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
@@ -81,7 +89,7 @@ class Repl:
     def loop(self) -> int:
         """Run until Ctrl-D, %quit, or a cell that exits; return the exit code."""
         completer = Completer(self._runner, self._box, self._output, self._commands.names)
-        with Prompt(completer.complete) as prompt:
+        with Prompt(completer) as prompt:
             if prompt.interactive:
                 print(self._runner.run(banner(self._box, self._config)))
             while (cell := prompt.read()) is not None:

@@ -15,12 +15,10 @@ from atoll.cli.terminal.standard_streams import discard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.types import SandboxResult
-
 STREAM_LIMIT = 1 << 26
-"""Characters of one stream of a cell that are passed on, and SandboxConfig.max_output_length."""
-NEWLINE_SECONDS = 0.05
+"""Characters of one stream of a cell that are passed on."""
 PIECE = 1 << 16
+_BEGUN = re.compile(r"\x1b(\[[\d;]{0,32})?\Z")
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
@@ -29,104 +27,97 @@ class GuestOutput:
 
     def __init__(self) -> None:
         self.on_failure: Callable[[], None] = lambda: None
-        self._out = LineWriter(sys.stdout, self._fail)
-        self._err = LineWriter(sys.stderr, self._fail)
+        self._writers = {
+            "stdout": TextWriter(sys.stdout, self._fail),
+            "stderr": TextWriter(sys.stderr, self._fail),
+        }
         self._mixed = _same_file(sys.stdout, sys.stderr)
         self.failure: OSError | None = None
         self.muted = False
         """Set while a cell runs whose output is not to be shown."""
 
-    def stdout(self, line: str) -> None:
-        """Pass on a line of the guest's stdout."""
-        self._pass(line, self._out, self._err)
-
-    def stderr(self, line: str) -> None:
-        """Pass on a line of the guest's stderr."""
-        self._pass(line, self._err, self._out)
-
-    def finish(self, result: SandboxResult, *, end_lines: bool = False) -> bool:
-        """End the cell, and with `end_lines` its last lines; return whether all was shown."""
-        ended = [text.endswith("\n") or end_lines for text in (result.stdout, result.stderr)]
-        whole = [self._out.finish(newline=ended[0]), self._err.finish(newline=ended[1])]
-        return all(whole)
-
-    def _pass(self, line: str, target: LineWriter, other: LineWriter) -> None:
-        if self.muted:
+    def write(self, stream: str, text: str) -> None:
+        """Pass on text of the guest's, as it came; lines of both streams do not run together."""
+        if self.muted or self.failure is not None:  # a failure cancels the cell
             return
-        if self.failure is not None:
-            return  # the cell is being cancelled: the rest of its output is not wanted
+        target = self._writers[stream]
         if self._mixed:
-            other.end_line()
-        target.line(line)
+            for other in self._writers.values():
+                if other is not target:
+                    other.end_line()
+        target.write(text)
+
+    def line_was_typed(self) -> None:
+        """Take note that the terminal shows the end of a line that its user typed."""
+        for writer in self._writers.values():
+            writer.has_open_line = False
+
+    def finish(self, *, end_lines: bool = False) -> bool:
+        """End the cell, and with `end_lines` its last lines; return whether all was shown."""
+        whole = [writer.finish(newline=end_lines) for writer in self._writers.values()]
+        return all(whole)
 
     def _fail(self, error: OSError) -> None:
         self.failure = error
         self.on_failure()
 
 
-class LineWriter:
-    """Writes lines that arrive without their newlines.
-
-    Every line but the last of a cell had one, and only the result says whether the last had. So
-    each newline is held back until the next line arrives, the cell ends, or a moment has passed.
-    """
+class TextWriter:
+    """Writes text as it comes, up to a limit; a terminal gets no control characters but colours."""
 
     def __init__(self, stream: TextIO, on_failure: Callable[[OSError], None]) -> None:
         self._stream, self._on_failure = stream, on_failure
         self._terminal = stream.isatty()
         self._left, self._cut = STREAM_LIMIT, False
-        self._open = self._broken = False
-        self._newline: asyncio.TimerHandle | None = None
+        self._begun = ""
+        """The beginning of what may become a colour."""
+        self.has_open_line = self._broken = False
         self._flush: asyncio.Handle | None = None
 
-    def line(self, text: str) -> None:
-        """Write a line, and hold back its newline."""
-        if self._left <= 0:
-            self._cut = True
+    def write(self, text: str) -> None:
+        """Write text, and flush once for all that arrives together."""
+        if len(text) > self._left:
+            self._cut, text = True, text[: self._left]
+        self._left -= len(text)
+        if not text:
             return
-        self._left -= len(text) + 1
-        text = harmless(text) if self._terminal else text
-        self._write(f"\n{text}" if self._open else text)
-        self._open = True
+        if self._terminal:
+            text = self._begun + text
+            begun = _BEGUN.search(text)
+            self._begun = begun[0] if begun else ""
+            text = harmless(text.removesuffix(self._begun))
+        self._put(text)
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_soon(self._end_burst)
 
     def end_line(self) -> None:
-        """Write the newline that is held back, if there is one."""
-        if self._open:
-            self._open = False
-            self._write("\n")
-            self._flush_now()
+        """Write a newline if the last line has none."""
+        if self.has_open_line:
+            self._put("\n")
 
     def finish(self, *, newline: bool) -> bool:
         """End the cell, and its last line with `newline`; return whether all was written."""
-        for handle in (self._newline, self._flush):
-            if handle is not None:
-                handle.cancel()
-        self._newline = self._flush = None
+        if self._flush is not None:
+            self._flush.cancel()
+        self._put(harmless(self._begun))
         if newline:
             self.end_line()
-        self._flush_now()
+        self._end_burst()
         whole = not self._cut
-        self._left, self._open, self._cut = STREAM_LIMIT, False, False
+        self._left, self._cut, self._begun = STREAM_LIMIT, False, ""
+        self.has_open_line = False
         return whole
 
-    def _end_burst(self) -> None:
-        """Flush once for all lines that arrived together."""
-        self._flush = None
-        self._flush_now()
-        if self._newline is not None:
-            self._newline.cancel()
-        self._newline = asyncio.get_running_loop().call_later(NEWLINE_SECONDS, self.end_line)
-
-    def _write(self, text: str) -> None:
-        if not self._broken:
+    def _put(self, text: str) -> None:
+        if text and not self._broken:
+            self.has_open_line = not text.endswith("\n")
             try:
                 self._stream.write(text)
             except OSError as exc:
                 self._fail(exc)
 
-    def _flush_now(self) -> None:
+    def _end_burst(self) -> None:
+        self._flush = None
         if not self._broken:
             try:
                 self._stream.flush()
