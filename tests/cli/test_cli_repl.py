@@ -307,6 +307,7 @@ def test_a_pasted_block_with_blank_lines_is_one_cell(editor):
     editor.wait("print")
     editor.type("\r")
     editor.wait("is 3\r\n")
+    editor.wait(">>>")
     editor.type("f(9)\r")
     editor.wait("10\r\n")
 
@@ -314,19 +315,19 @@ def test_a_pasted_block_with_blank_lines_is_one_cell(editor):
 def test_the_editor_indents_colours_completes_and_remembers(editor, tmp_path):
     editor.type("def g():\r")
     editor.wait("...")
-    editor.type("return 'indented'\r\r")
-    editor.wait(">>>")
-    editor.type("g().upp\t")  # a call is not looked into
-    editor.type("\x15g()\r")
+    editor.type("return 'indented'\r\rg()\r")
     editor.wait("'indented'\r\n")
+    editor.wait(">>>")
     editor.type("unusual_name = 'kept'; print('o' + 'k')\r")
     editor.wait("ok\r\n")
+    editor.wait(">>>")
     editor.type("unusual_n\t")
     editor.wait("ame")
     editor.type("\r")  # nothing is left to choose: it runs
     editor.wait("'kept'\r\n")
+    editor.wait(">>>")
     editor.type(CTRL_D)
-    assert editor.process.wait() == 0
+    assert editor.process.wait(PATIENCE_SECONDS) == 0
     cells = tmp_path / "state" / "atoll" / "cells"
     assert "+unusual_name" in cells.read_text().splitlines()
     assert cells.stat().st_mode & 0o777 == 0o600
