@@ -71,7 +71,7 @@ async def _execute(pool: warm.Warm, config: SandboxConfig, count: int) -> None:
 def _start_arms(_scale: Scale) -> Iterator[Arms]:
     start.in_sandbox("native")  # which starts the supervisor
     yield Arms(
-        ours=lambda: _of_each(lambda: start.in_sandbox("native")), theirs=lambda: _python_ms(TIMES)
+        ours=lambda: of_each(lambda: start.in_sandbox("native")), theirs=lambda: _python_ms(TIMES)
     )
 
 
@@ -89,17 +89,17 @@ def _fork_arms(scale: Scale) -> Iterator[Arms]:
         clones.session_with_array(LITTLE) as (_, small),
     ):
         yield Arms(
-            ours=lambda: _of_each(lambda: pool.run(clones.time_fork(large))),
-            theirs=lambda: _of_each(lambda: pool.run(clones.time_fork(small))),
+            ours=lambda: of_each(lambda: pool.run(clones.time_fork(large))),
+            theirs=lambda: of_each(lambda: pool.run(clones.time_fork(small))),
         )
 
 
-def _of_each(work: Callable[[], object]) -> float:
+def of_each(work: Callable[[], object], times: int = TIMES) -> float:
     """Return the mean CPU-ms of `work` in this process and all its descendants."""
     before = _all_below()
-    for _ in range(TIMES):
+    for _ in range(times):
         work()
-    return (_all_below() - before) / TIMES
+    return (_all_below() - before) / times
 
 
 def _all_below() -> float:

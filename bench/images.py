@@ -18,6 +18,7 @@ import atoll
 from atoll.concurrency.portal import Portal
 from atoll.config import SandboxConfig
 from atoll.hosting.pool import Pool
+from bench.cpu import of_each
 from bench.rows import Arms, Goal, UnavailableError, row, timed
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     from bench.rows import Scale
 
+AT_ONCE = 32
+"""Guests whose CPU time is measured together: the kernel counts it in hundredths of a second."""
 PROGRAMS = ("docker-registry", "skopeo", "umoci")
 COUNTED = """
 import ctypes, os, resource, subprocess, sys
@@ -67,30 +70,52 @@ def image_pull(_scale: Scale) -> Iterator[Arms]:
 
 
 @row(
-    what="native: start in an image, print('hi'), destroy",
+    what="CPU of a native start in an image, print('hi'), destroy",
     against="without an image",
-    rounds=20,
+    rounds=10,
+    unit="CPU-ms",
     goal=Goal(ratio=1.15),
 )
 def image_start(_scale: Scale) -> Iterator[Arms]:
     """Start cold with the files of this machine as an image."""
     with _own_image() as image:
+        _in_sandbox(image=image)
         yield Arms(
-            ours=timed(lambda: _in_sandbox(image=image)),
-            theirs=timed(_in_sandbox),
+            ours=lambda: of_each(lambda: _in_sandbox(image=image)),
+            theirs=lambda: of_each(_in_sandbox),
         )
 
 
 @row(
-    what="pool: a fresh guest in an image, 1 + 1",
+    what="CPU of a fresh guest of a pool in an image, 1 + 1",
     against="without an image",
-    rounds=50,
+    rounds=10,
+    unit="CPU-ms",
     goal=Goal(ratio=1.15),
 )
 def image_pool(_scale: Scale) -> Iterator[Arms]:
     """Take fresh guests of a pool."""
     with _own_image() as image, _pools(image) as (run, _):
-        yield Arms(ours=timed(lambda: run(image)), theirs=timed(lambda: run(None)))
+        yield Arms(
+            ours=lambda: of_each(lambda: run(image), AT_ONCE),
+            theirs=lambda: of_each(lambda: run(None), AT_ONCE),
+        )
+
+
+@row(
+    what="CPU of a fresh guest that may change its image, 1 + 1",
+    against="the image read-only",
+    rounds=10,
+    unit="CPU-ms",
+    goal=Goal(ratio=1.3),
+)
+def image_writable(_scale: Scale) -> Iterator[Arms]:
+    """Take fresh guests of a pool, each with an upper layer of its own."""
+    with _own_image() as image, _pools(image) as (run, _):
+        yield Arms(
+            ours=lambda: of_each(lambda: run(image, writable=True), AT_ONCE),
+            theirs=lambda: of_each(lambda: run(image), AT_ONCE),
+        )
 
 
 @row(
@@ -168,13 +193,14 @@ def _in_sandbox(**options: Any) -> None:
 @contextlib.contextmanager
 def _pools(
     image: str,
-) -> Iterator[tuple[Callable[[str | None], None], Callable[[str | None], None]]]:
+) -> Iterator[tuple[Callable[..., None], Callable[[str | None], None]]]:
     """Yield what runs a cell in a fresh guest, and what forks a session, in an image or plain."""
     portal, boxes = Portal.shared(), {}
     pool = portal.run(_opened_pool())
 
-    async def run(wanted: str | None) -> None:
-        result = await pool.run("1 + 1", SandboxConfig(image=wanted, preload="bare"))
+    async def run(wanted: str | None, *, writable: bool = False) -> None:
+        config = SandboxConfig(image=wanted, writable_root=writable, preload="bare")
+        result = await pool.run("1 + 1", config)
         assert (result.value, result.cold_start) == (2, None)
 
     async def fork(wanted: str | None) -> None:
@@ -187,7 +213,10 @@ def _pools(
     try:
         for wanted in (image, None):
             portal.run(run(wanted))
-        yield lambda wanted: portal.run(run(wanted)), lambda wanted: portal.run(fork(wanted))
+        yield (
+            lambda wanted, **options: portal.run(run(wanted, **options)),
+            lambda wanted: portal.run(fork(wanted)),
+        )
     finally:
         for box in boxes.values():
             portal.run(box.destroy())

@@ -82,12 +82,6 @@ def test_files_of_the_image_in_the_working_folder_are_the_sessions_own(
     with atoll.create_sandbox(backend="native", image=image) as box:
         assert box.execute("open('deep/code.py').read()").value == "answer = 42"
 
-    async def cold() -> str | None:
-        async with Pool() as pool:
-            return (await pool.run("1", SandboxConfig(image=image))).cold_start
-
-    assert asyncio.run(cold()) == "its image has files in /app or at home"
-
 
 def test_files_in_the_working_folder_that_do_not_fit_are_an_error(make_image: MakeImage) -> None:
     def fill(top: Path) -> None:

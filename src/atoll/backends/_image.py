@@ -10,7 +10,7 @@ import json
 import os
 import platform
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import BackendUnavailableError, SandboxStartError
 from atoll.jail.supervisor import packets
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from atoll.images import HeldImage
     from atoll.launch.guest_handle import StartingGuest
 
+K = TypeVar("K")
+V = TypeVar("V")
 NAMES = ("python3", "python")
 ASK_SECONDS = 60.0
 MOST_ANSWER = 1 << 16
@@ -46,8 +48,15 @@ _NO_PYTHON = (
     "shell() and files work; python='host' (--python host) runs cells by this machine's Python. Or "
     "add one to the image: `atoll image build --from IMAGE --apt python3`."
 )
-_known: OrderedDict[tuple[str, str], Interpreter] = OrderedDict()
-"""Interpreters that images have told, by digest and name: the files of a digest never change."""
+MOST_COPIED = 16 * MIB
+"""Bytes of an image in /app and at home that a pool copies for guests before they are needed."""
+_ENTRY = 4096
+"""What a file takes at least."""
+_known: OrderedDict[tuple[str, str | None], Interpreter] = OrderedDict()
+"""Interpreters of images, by digest and the name that was asked for. What a digest names never
+changes."""
+_own_bytes: OrderedDict[str, int] = OrderedDict()
+"""Bytes of images in /app and at home, by digest; not counted on beyond MOST_COPIED."""
 
 
 class HeldRoot:
@@ -56,29 +65,47 @@ class HeldRoot:
     def __init__(self, held: HeldImage | None = None) -> None:
         self._held = held
 
-    def find(self, backend: str, config: SandboxConfig) -> Interpreter | None:
-        """Return the interpreter of the image that the configuration names, if it names one."""
-        if config.image is None:
-            return None
+    def find(self, backend: str, config: SandboxConfig) -> Interpreter:
+        """Return the interpreter of the image that the configuration names. This blocks."""
         if self._held is None:
             from atoll.images import get_image  # noqa: PLC0415 - most sandboxes have no image
 
+            assert config.image is not None
             self._held = get_image(config.image)
+        image = self._root(config)
+        key = image.digest, config.python
+        if key not in _known:
+            _remember(_known, key, _find_python(backend, image, config.python))
+        return _known[key].in_image(image)
+
+    def find_at_once(self, config: SandboxConfig) -> Interpreter | None:
+        """Return the same, without waiting, if this process uses the image already."""
+        if self._held is None:
+            from atoll.images import in_use  # noqa: PLC0415 - most sandboxes have no image
+
+            assert config.image is not None
+            self._held = in_use.find(config.image)
+        if self._held is None or (self._held.image.digest, config.python) not in _known:
+            return None
+        return self.find("", config)
+
+    def _root(self, config: SandboxConfig) -> RootImage:
+        assert self._held is not None
         image = self._held.image
-        root = RootImage(
+        if image.digest not in _own_bytes:
+            _remember(_own_bytes, image.digest, _count_own(image.layers))
+        own = _own_bytes[image.digest]
+        return RootImage(
             digest=image.digest,
             reference=image.reference,
             root=ImageRoot(
-                layers=tuple(str(layer) for layer in image.layers), writable=config.writable_root
+                layers=tuple(map(str, image.layers)),
+                writable=config.writable_root,
+                own_files=own > 0,
             ),
             env=tuple(variable for variable in image.config.env if _is_variable(variable)),
-            has_files=any(
-                _has_files(layer / folder[1:])
-                for layer in image.layers
-                for folder in (WORK_FOLDER, GUEST_HOME)
-            ),
+            many_files=own > MOST_COPIED,
         )
-        return _find_python(backend, root, config.python)
 
     def again(self) -> HeldRoot:
         """Return another hold on the same image."""
@@ -95,9 +122,27 @@ class HeldRoot:
             self._held = None
 
 
-def _has_files(folder: Path) -> bool:
-    """Return whether it is a folder, not a link to one, with something in it."""
-    return folder.is_dir() and not folder.is_symlink() and any(folder.iterdir())
+def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:
+    memory[key] = value
+    while len(memory) > MAX_KNOWN:
+        memory.popitem(last=False)
+
+
+def _count_own(layers: tuple[Path, ...]) -> int:
+    """Count the bytes of an image in the working folder and at home, up to MOST_COPIED."""
+    waiting = [layer / place[1:] for layer in layers for place in (WORK_FOLDER, GUEST_HOME)]
+    found = 0
+    while waiting and found <= MOST_COPIED:
+        folder = waiting.pop()
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        for entry in os.scandir(folder):
+            found += _ENTRY
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(folder / entry.name)
+            else:
+                found += entry.stat(follow_symlinks=False).st_size
+    return found
 
 
 def _is_variable(text: str) -> bool:
@@ -111,16 +156,8 @@ def _find_python(backend: str, image: RootImage, python: str | None) -> Interpre
     if python == host_python.NAME:
         return host_python.in_image(image, cells=True)
     for name in NAMES if python is None else (python,):
-        key = image.digest, name
-        if key not in _known:
-            try:
-                _known[key] = _ask(backend, image, name)
-            except FileNotFoundError:
-                continue
-        _known.move_to_end(key)
-        while len(_known) > MAX_KNOWN:
-            _known.popitem(last=False)
-        return _known[key].in_image(image)
+        with contextlib.suppress(FileNotFoundError):
+            return _ask(backend, image, name)
     if python is None:
         return host_python.in_image(image, cells=False)
     raise BackendUnavailableError(backend, f"the image {image.reference} has no {python}", _ADD)
@@ -142,7 +179,7 @@ def _ask(backend: str, image: RootImage, name: str) -> Interpreter:
         binds=(),
         workspace=None,
         limits=LIMITS,
-        root=ImageRoot(layers=image.root.layers),
+        root=ImageRoot(layers=image.root.layers, own_files=False),
     )
     process = request_guest(spec)
     try:

@@ -43,8 +43,9 @@ class InterpreterLauncher(Launcher):
             problem = f"max_open_files must be at least {LEAST_OPEN_FILES}, not {given}"
             raise ConfigError(f"{problem}: starting Python in backend {self.backend!r} takes 20")
         if config.image is not None:
-            found = await asyncio.to_thread(self.image.find, self.backend, config)
-            assert found is not None
+            found = self.image.find_at_once(config)  # no thread: as below
+            if found is None:
+                found = await asyncio.to_thread(self.image.find, self.backend, config)
             assert found.image is not None
             self.python, self.image_digest = found, found.image.digest
             self.no_cells = None if found.cells else no_cells(self.backend, found.image)

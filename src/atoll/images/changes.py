@@ -24,6 +24,8 @@ from atoll.files.folder import open_beneath
 from atoll.images.image import read_owners
 from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS, WORK_FOLDER
 from atoll.jail.walls import image_root, root
+from atoll.jail.walls.copytree import OPAQUE as OPAQUE_ATTRIBUTE
+from atoll.jail.walls.private_folders import BOX, PRIVATE_FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,8 +40,7 @@ KEPT_FOLDERS = (WORK_FOLDER, GUEST_HOME)
 OPAQUE, WHITEOUT = ".wh..wh..opq", ".wh."
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OPAQUE_ATTRIBUTE = "user.overlay.opaque"
-_COVERED = ("/proc", "/dev", root.PRIVATE_FOLDERS["tmp"], root.BOX, *SHOWN_FOLDERS)
+_COVERED = ("/proc", "/dev", PRIVATE_FOLDERS["tmp"], BOX, *SHOWN_FOLDERS)
 """Where mounts hide what is in the root."""
 
 
@@ -324,7 +325,7 @@ class _UpperTree(_Tree):
     def _is_opaque(self, path: str) -> bool:
         with self._open_folder(path) as fd:
             try:
-                return os.getxattr(fd, _OPAQUE_ATTRIBUTE) == b"y"
+                return os.getxattr(fd, OPAQUE_ATTRIBUTE) == b"y"
             except OSError:  # there is none
                 return False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -113,6 +114,13 @@ class HeldImage:
         """Return one more hold on the same image."""
         assert self._open
         self._lock.add()
+        return HeldImage(self.image, self._lock)
+
+    def again_if_used(self) -> HeldImage | None:
+        """Return one more hold, also if this one is closed; None if this process has no other."""
+        if not self._lock.add():
+            return None
+        os.utime(self._lock.fd)  # it is used now
         return HeldImage(self.image, self._lock)
 
     def close(self) -> None:

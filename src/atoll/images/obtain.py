@@ -11,7 +11,7 @@ from atoll.cache import locks
 from atoll.cache.json_files import write_json
 from atoll.config import images_limit
 from atoll.errors import ConfigError, ImageError
-from atoll.images import sources, store
+from atoll.images import in_use, sources, store
 from atoll.images.layout import Layout
 from atoll.images.manifest import chain_ids, host_architecture, parse_config
 from atoll.images.reference import LocalReference, RegistryReference, parse
@@ -62,6 +62,17 @@ def get_image(
     and this machine's files are used. ConfigError if the reference is malformed, ImageError if
     there is no such image.
     """
+    if refresh or architecture is not None:
+        return _get(reference, pull, refresh, architecture)
+    if (known := in_use.find(reference)) is not None:
+        return known
+    meaning = in_use.look(reference)
+    held = _get(reference, pull, refresh, architecture)
+    in_use.note(meaning, held)
+    return held
+
+
+def _get(reference: str, pull: bool, refresh: bool, architecture: str | None) -> HeldImage:  # noqa: FBT001 - as get_image
     asked = parse(reference)
     if not refresh and (held := find_image(reference, architecture=architecture)) is not None:
         return held

@@ -186,28 +186,29 @@ def names() -> dict[str, str]:
 
 def named(name: str) -> str | None:
     """Return the digest that a name stands for."""
-    facts = read_json(_name_file(name))
+    facts = read_json(name_file(name))
     return str(facts["digest"]) if facts and "digest" in facts else None
 
 
 def set_name(name: str, digest: str) -> None:
     """Let a name stand for an image."""
-    write_json(_name_file(name), {"name": name, "digest": digest})
+    write_json(name_file(name), {"name": name, "digest": digest})
 
 
 def forget_name(name: str) -> None:
     """Delete a name; its image stays."""
-    _name_file(name).unlink(missing_ok=True)
+    name_file(name).unlink(missing_ok=True)
 
 
-def _name_file(name: str) -> Path:
+def name_file(name: str) -> Path:
+    """Return the file that says what a name stands for, if it is one."""
     return root() / "names" / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"
 
 
 @contextlib.contextmanager
 def adding(name: str) -> Iterator[None]:
     """Hold the locks for adding the image of a name: others wait, and no part is removed."""
-    with locks.alone(str(_name_file(name).with_suffix(".lock"))), keeping():
+    with locks.alone(str(name_file(name).with_suffix(".lock"))), keeping():
         yield
 
 

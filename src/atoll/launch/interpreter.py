@@ -62,8 +62,8 @@ class RootImage:
     root: ImageRoot
     env: tuple[str, ...] = ()
     """Its variables, as NAME=value."""
-    has_files: bool = False
-    """Whether it has files in /app or at home, which each guest gets as its own."""
+    many_files: bool = False
+    """Whether it has too much in /app or at home to be copied for guests in advance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +99,8 @@ class Interpreter:
 
     @property
     def root(self) -> ImageRoot | None:
-        """What a jail needs to have the image as its root; None without an image."""
+        """What a jail, or a zygote, needs to have the image as its root; None without an image."""
         return None if self.image is None else self.image.root
-
-    @property
-    def shared_root(self) -> ImageRoot | None:
-        """What a zygote has as its root: the same, and never writable."""
-        return None if self.root is None else replace(self.root, writable=False)
 
     def in_image(self, image: RootImage) -> Interpreter:
         """Return the same interpreter with another root of the same image."""

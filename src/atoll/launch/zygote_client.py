@@ -193,7 +193,7 @@ def zygote_host_spec(
         ),
         env=environment(python),
         binds=(*binds, *more),
-        root=python.shared_root,
+        root=python.root,
     )
 
 

@@ -18,7 +18,7 @@ from atoll.jail.supervisor.spec import (
     Limits,
 )
 from atoll.jail.walls.container import GUEST_ROOT, OWN_FOLDER
-from atoll.jail.walls.root import PRIVATE_FOLDERS
+from atoll.jail.walls.private_folders import PRIVATE_FOLDERS
 from atoll.jail.walls.steps import HOST_NAME
 from atoll.launch import boot
 from atoll.launch.interpreter import environment

@@ -112,11 +112,14 @@ class Pool:
         for why, is_so in (
             ("the sandbox has a working folder of the host", config.workspace is not None),
             ("the sandbox has mounts", config.policy.mounts),
-            ("its root is writable", config.writable_root),
+            (
+                "its root is writable and it has further folders",
+                config.writable_root and config.policy.folders,
+            ),
             ("its image has no Python", self.python.carried),
             (
-                "its image has files in /app or at home",
-                self.python.image and self.python.image.has_files,
+                "its image has more than 16 MiB in /app or at home",
+                self.python.image and self.python.image.many_files,
             ),
         ):
             if is_so:
@@ -181,7 +184,8 @@ class Pool:
         if self.python.image is not None:  # a sandbox of it is started again
             return self
         bare = replace(python, packages=None)
-        return self._pool_of(f"{python.image.digest} {python.path}", bare, self.settings, hold)
+        key = f"{python.image.digest} {python.path} {python.image.root.writable}"
+        return self._pool_of(key, bare, self.settings, hold)
 
     def _pool_of(
         self, key: str, python: Interpreter, settings: PoolSettings, hold: Hold | HeldRoot
@@ -368,7 +372,7 @@ class Pool:
 
 def _files_of(python: Interpreter) -> tuple[object, ...]:
     """Return what its guests see of the host: other files need another zygote."""
-    return python.packages, python.shared_root
+    return python.packages, python.root
 
 
 def _label(key: str) -> str:

@@ -24,7 +24,7 @@ from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.process_record import ProcessRecord
 from atoll.jail.supervisor.shared_jail import SCANS, Reply, namespace_of
 from atoll.jail.supervisor.spec import NO_LIMITS, SHOWN_FOLDERS
-from atoll.jail.walls import guest_sockets, joined, loopback, steps, syscalls
+from atoll.jail.walls import cloned, fetched_fd, guest_sockets, joined, loopback, steps, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -334,6 +334,8 @@ class JailRecord(ABC):
             for folder in (*SHOWN_FOLDERS, *(self.limits or NO_LIMITS).folders):
                 fd = os.open(f"/proc/{pid}/root{folder}", _SHOWN)
                 fds.append(fd)
+            if self.shared_jail is not None and self.shared_jail.root:
+                fds.append(fetched_fd.fetch(lambda: cloned.open_upper(pid)))
             if pid and self.guest_pid() == pid:
                 return fds
         packets.close_all(fds)

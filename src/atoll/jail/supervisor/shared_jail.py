@@ -55,6 +55,8 @@ class SharedJail:
         self.listener: Listener | None = None
         self.binds: tuple[Bind, ...] = ()
         """Host paths that are mounted in its root."""
+        self.root = ""
+        """Where the sessions have their roots, if each has its own: see writable_root."""
 
     def leave(self, session: JailRecord) -> None:
         """Remove a session; end the jail with the last one."""

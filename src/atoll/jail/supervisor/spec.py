@@ -39,6 +39,8 @@ class ImageRoot:
     """Host folders of its unpacked layers, the lowest first."""
     writable: bool = False
     """Whether the guest may change its copy of the files; the limit of the disk counts that."""
+    own_files: bool = True
+    """Whether a guest gets copies of what the image has in /app and at home."""
     pretend_root: bool = False
     """Whether the guest is seen as root, without any capability: changes of owners and users then
     succeed and do nothing, and files may have set-id bits. Never with folders of the host that it
@@ -145,6 +147,8 @@ class ForkRequest(TypedDict):
     """The supervisor's request to a zygote; the descriptors come with it."""
 
     number: int
+    root: str
+    """Where its root is in the zygote's, if it has one of its own."""
     limits: dict[str, Any]
     groups: int
     """How many of the descriptors are control groups; the others are the guest's own."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.jail_record import send_signal
 from atoll.jail.supervisor.started_jail import StartedRecord
+from atoll.jail.walls import writable_root
 
 if TYPE_CHECKING:
     import selectors
@@ -33,6 +34,9 @@ class ZygoteHostRecord(StartedRecord):
     ) -> None:
         super().__init__(spec, lease, None, selector)
         self.name, self.binds = spec.name, spec.binds
+        writable = spec.root is not None and spec.root.writable
+        self.root = writable_root.ROOT if writable else ""
+        """Where guests have their roots, if each has its own."""
         self._control, self.their_control = packets.pair()
         self._control.setblocking(False)
         self._zygote: socket.socket | None = None

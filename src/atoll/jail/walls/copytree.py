@@ -12,6 +12,7 @@ import os
 import stat
 from dataclasses import dataclass
 
+OPAQUE = "user.overlay.opaque"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -26,21 +27,25 @@ class _Level:
     subfolders: list[str]
 
 
-def copy_tree(source: str, target: str, owner: int | None = None) -> None:
+def copy_tree(
+    source: str | int, target: str, owner: int | None = None, *, layer: bool = False
+) -> None:
     """Copy the contents of `source` into the empty folder `target`; OSError if it does not fit.
 
     Only what this user owns is copied, and nothing that is mounted there. If `owner` is given, only
     what that user owns, who owns the copies, too; it is for an image, whose files an overlay shows
-    as those of several devices.
+    as those of several devices. `layer`: it is the upper layer of an overlay, which marks what is
+    deleted.
     """
-    here, there = os.open(source, _FOLDER), os.open(target, _FOLDER)
+    here = os.dup(source) if isinstance(source, int) else os.open(source, _FOLDER)
+    there = os.open(target, _FOLDER)
     try:
-        levels = [_enter(here, there, owner)]
+        levels = [_enter(here, there, owner, layer=layer)]
         while levels:
             if levels[-1].subfolders:
                 name = levels[-1].subfolders.pop()
                 here, there = _step(here, name), _step(there, name)
-                levels.append(_enter(here, there, owner))
+                levels.append(_enter(here, there, owner, layer=layer))
                 continue
             os.fchmod(there, levels.pop().mode)
             if levels:
@@ -51,10 +56,14 @@ def copy_tree(source: str, target: str, owner: int | None = None) -> None:
         os.close(there)
 
 
-def _enter(here: int, there: int, owner: int | None) -> _Level:
+def _enter(here: int, there: int, owner: int | None, *, layer: bool) -> _Level:
     """Copy the contents of a folder, and make the folders that are in it."""
     info = os.fstat(here)
-    subfolders = [name for name in os.listdir(here) if _copy_entry(name, here, there, owner)]
+    names = os.listdir(here)
+    if layer:
+        names = [name for name in names if not _copy_whiteout(name, here, there)]
+        _copy_opacity(here, there)
+    subfolders = [name for name in names if _copy_entry(name, here, there, owner)]
     return _Level((info.st_dev, info.st_ino), stat.S_IMODE(info.st_mode), subfolders)
 
 
@@ -92,6 +101,21 @@ def _copy_entry(name: str, here: int, there: int, owner: int | None) -> bool:
     if owner is not None:
         os.chown(name, owner, owner, dir_fd=there, follow_symlinks=False)
     return stat.S_ISDIR(info.st_mode)
+
+
+def _copy_whiteout(name: str, here: int, there: int) -> bool:
+    """Copy what marks a deleted file, a device that anyone may make; return whether it was one."""
+    info = os.stat(name, dir_fd=here, follow_symlinks=False)
+    if not stat.S_ISCHR(info.st_mode) or info.st_rdev:
+        return False
+    os.mknod(name, stat.S_IFCHR, 0, dir_fd=there)
+    return True
+
+
+def _copy_opacity(here: int, there: int) -> None:
+    """Copy whether a folder hides that of the lower layers."""
+    with contextlib.suppress(OSError):  # most have no such attribute
+        os.setxattr(there, OPAQUE, os.getxattr(here, OPAQUE))
 
 
 def _copy_file(name: str, here: int, there: int, info: os.stat_result) -> None:

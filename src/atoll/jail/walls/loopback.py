@@ -1,4 +1,4 @@
-"""A listening TCP socket on a jail's own loopback, made for the host: the way to its proxy.
+"""The loopback device of a jail, and a TCP socket that listens there for the host: to its proxy.
 
     host: "network" ──▶ supervisor ──fork──▶ helper: enters the jail's network, listens on loopback
       ▲                                        │
@@ -10,53 +10,46 @@ network namespace alone: it sees no file and no process of the guest.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import fcntl
+import functools
 import socket
-from typing import NoReturn
+import struct
 
-from atoll.jail.supervisor import packets
-from atoll.jail.walls import syscalls, users
+from atoll.jail.walls import fetched_fd, syscalls, users
 
 PROXY_ADDRESS = ("127.0.0.1", 3128)
 BACKLOG = 64
-HELPER_SECONDS = 5.0
+TCP_BUFFER = b"4096 16384 131072"
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
+
+
+def bring_up(*, counted: bool) -> None:
+    """Bring up the loopback device, with small buffers.
+
+    It stays down if the buffers cannot be limited and no control group counts them.
+    """
+    try:
+        for name in ("tcp_rmem", "tcp_wmem"):
+            syscalls.write_file(f"/proc/sys/net/ipv4/{name}", TCP_BUFFER)
+    except OSError:
+        if not counted:
+            return
+    request = struct.pack("16sH14x", b"lo", _IFF_UP | _IFF_RUNNING)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
 
 
 def listen_in(network: int) -> int:
     """Return a socket that listens on the loopback of a network namespace; OSError if it cannot."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        with theirs:
-            helper = os.fork()
-            if helper == 0:
-                _help(network, theirs)
-        try:
-            ours.settimeout(HELPER_SECONDS)
-            answer = packets.receive(ours)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(helper, signal.SIGKILL)
-            os.waitpid(helper, 0)
-    if answer is None or not answer.fds:
-        raise OSError(0, answer.fields["reason"] if answer else "its helper was ended")
-    return answer.fds[0]
+    return fetched_fd.fetch(functools.partial(_listen, network))
 
 
-def _help(network: int, answer: socket.socket) -> NoReturn:
-    """In the helper. SECURITY: nothing may unwind into the loop of the supervisor, its parent."""
-    try:
-        enter(network)
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-            listener.bind(PROXY_ADDRESS)
-            listener.listen(BACKLOG)
-            packets.send(answer, "listening", [listener.fileno()])
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the host is told
-        with contextlib.suppress(OSError):
-            packets.send(answer, "failed", reason=f"{type(exc).__name__}: {exc}"[:1000])
-    finally:
-        os._exit(0)
+def _listen(network: int) -> int:
+    enter(network)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(PROXY_ADDRESS)
+    listener.listen(BACKLOG)
+    return listener.detach()
 
 
 def enter(network: int) -> None:

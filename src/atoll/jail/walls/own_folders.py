@@ -11,16 +11,16 @@ import os
 import stat
 
 from atoll.jail.supervisor.spec import WORK_ALIAS, WORK_FOLDER
-from atoll.jail.walls import root
 from atoll.jail.walls import syscalls as sys
+from atoll.jail.walls.private_folders import BOX, PRIVATE_FOLDERS
 
-STORE = f"{root.PRIVATE_FOLDERS['shm']}/.folders"
+STORE = f"{PRIVATE_FOLDERS['shm']}/.folders"
 """Where their files are: below a private folder, so that a live clone gets copies of them."""
 
 
 def add(folders: tuple[str, ...], owner: int) -> None:
     """Mount the folders in a new root, and go into it; parents are made."""
-    new = root.BOX
+    new = BOX
     os.mkdir(STORE, 0o700)
     os.chown(STORE, owner, owner)
     flags = sys.MS_NOSUID | sys.MS_NODEV

@@ -8,25 +8,33 @@ and without devices; what is writable is one tmpfs with the disk limit as its si
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import glob
 import os
 import stat
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 from atoll.jail.walls import image_root, users
 from atoll.jail.walls import syscalls as sys
-from atoll.jail.walls.copytree import copy_tree
+from atoll.jail.walls.private_folders import (
+    BOX,
+    PRIVATE_FOLDERS,
+    box_options,
+    copy_own,
+    mount_box,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from atoll.jail.supervisor.spec import ImageRoot
 
 NEW_ROOT = "/tmp"
-BOX = "/.box"
+IMAGE = "/.image"
+"""In a zygote's root: an image's files without what is mounted there, for writable_root."""
 SYSTEM_PATHS = (
     "/usr",
     "/bin",
@@ -46,13 +54,10 @@ JAVA_SETTINGS = "/etc/java-*-openjdk"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 JAIL_DEVICES = (*DEVICES, "tty")
 """By the last one a program finds its own terminal, if it has one; never another's."""
-PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 _PRIVATE = tuple(PRIVATE_FOLDERS.values())
 _OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
-DEFAULT_DISK = 1 << 40
 ZYGOTE_HOST_DISK = 64 << 20
-MAX_INODES = 65_536
 REPLACED_AT_MOST = 5
 HIDDEN_PROC = (
     "acpi",
@@ -140,7 +145,9 @@ def build(
         else:
             mount_proc(NEW_ROOT)
             mount_terminals(NEW_ROOT)
-        fill = None if image is None else functools.partial(_copy_app, owner)
+        fill = None
+        if image is not None and image.own_files:
+            fill = functools.partial(copy_own, NEW_ROOT, owner=owner)
         mount_box(NEW_ROOT, disk, owner, private_app=workspace is None, tmpfs=tmpfs, fill=fill)
         if workspace is not None:
             _attach_workspace(workspace)
@@ -166,16 +173,28 @@ def build_zygote_host(
     Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
     `mapped_owner` is shown as the owner of an image's files, if that is another user than we are.
     """
+    shows_image = image is not None and (image.writable or image.own_files)
 
     def furnish(tmpfs: int | None) -> None:
         _mount_plain_proc()
         mount_box(NEW_ROOT, ZYGOTE_HOST_DISK, owner, private_app=True, tmpfs=tmpfs)
+        if shows_image:
+            _show_image()
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
     if image is None:
         _build_tree(binds, furnish)
     else:
-        _build_image(image, binds, furnish, owner, ZYGOTE_HOST_DISK, mapped_owner=mapped_owner)
+        shared, disk = replace(image, writable=False), ZYGOTE_HOST_DISK
+        more = {IMAGE: True} if shows_image else {}
+        _build_image(shared, binds, furnish, owner, disk, mapped_owner=mapped_owner, points=more)
+
+
+def _show_image() -> None:
+    tree = sys.clone_tree(NEW_ROOT)
+    sys.attach_tree(tree, NEW_ROOT + IMAGE)
+    os.close(tree)
+    sys.set_mount_attributes(NEW_ROOT + IMAGE, sys.ATTR_RDONLY, recursive=False)
 
 
 def _build_tree(
@@ -205,6 +224,7 @@ def _build_image(
     disk: int | None,
     *,
     mapped_owner: int | None,
+    points: Mapping[str, bool] = MappingProxyType({}),
 ) -> int | None:
     """Make the root of an image's layers; return the upper one, if it is writable."""
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
@@ -213,11 +233,11 @@ def _build_image(
     tmpfs = image_root.mount(
         layers,
         NEW_ROOT,
-        _box_options(disk),
-        points=_mount_points(extra),
+        box_options(disk),
+        points=_mount_points(extra) | dict(points),
         links=LINKS,
         files=FILES,
-        owner=owner,
+        owner=owner if mapped_owner is None else mapped_owner,
     )
     upper = None
     if image.writable:
@@ -228,19 +248,6 @@ def _build_image(
     _bind_all(extra, mapped_owner)
     _enter(writable=image.writable)
     return upper
-
-
-def _copy_app(owner: int, source: str, target: str) -> None:
-    """Copy what an image has in the working folder and at home: the guest has it as its own."""
-    if source not in (NEW_ROOT + WORK_FOLDER, NEW_ROOT + GUEST_HOME):
-        return
-    try:
-        copy_tree(source, target, owner)
-    except OSError as exc:
-        if exc.errno != errno.ENOSPC:
-            raise
-        text = f"the image's files in {source.removeprefix(NEW_ROOT)} do not fit into disk_bytes"
-        raise OSError(exc.errno, text) from exc
 
 
 def _mount_points(extra: list[tuple[Bind, int]]) -> dict[str, bool]:
@@ -425,49 +432,6 @@ def proc_covers() -> dict[str, str]:
         for name, path in paths.items()
         if os.path.exists(path)
     }
-
-
-def mount_box(
-    root: str,
-    disk: int | None,
-    owner: int,
-    *,
-    private_app: bool,
-    fill: Callable[[str, str], None] | None = None,
-    tmpfs: int | None = None,
-) -> None:
-    """The private folders: one tmpfs with the disk limit as its size.
-
-    `fill` puts into each what belongs there, given what is in its place now. `tmpfs`: one that
-    has the upper layer of an image's root already, so that the limit counts both.
-    """
-    box = root + BOX
-    if tmpfs is None:
-        sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, _box_options(disk))
-    else:
-        sys.attach_tree(tmpfs, box)
-        os.close(tmpfs)
-    for name, target in PRIVATE_FOLDERS.items():
-        if name == "app" and not private_app:
-            continue
-        folder = f"{box}/{name}"
-        os.mkdir(folder, 0o700)
-        os.chown(folder, owner, owner)
-        if fill is not None:
-            fill(root + target, folder)
-        sys.mount(folder, root + target, None, sys.MS_BIND)  # nosuid and nodev as the tmpfs is
-    sys.detach(box)
-
-
-def _box_options(disk: int | None) -> str:
-    size = disk if disk is not None else DEFAULT_DISK
-    return f"size={size},nr_inodes={MAX_INODES},mode=755"
-
-
-def resize_box(disk: int) -> None:
-    """Limit private folders that are mounted already; they are one file system."""
-    flags = sys.MS_REMOUNT | sys.MS_NOSUID | sys.MS_NODEV
-    sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
 
 
 def _attach_workspace(tree: int) -> None:

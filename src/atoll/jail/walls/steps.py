@@ -17,11 +17,9 @@ CONTAINER is STARTED for a program that is a container runtime.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,23 +27,24 @@ from typing import TYPE_CHECKING
 from atoll.jail.measure import cgroup
 from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER, check_pretence
 from atoll.jail.walls import (
+    cloned,
     container,
     landlock,
+    loopback,
     own_folders,
+    private_folders,
     rlimits,
     root,
     seccomp,
     syscalls,
     users,
+    writable_root,
 )
-from atoll.jail.walls.copytree import copy_tree
 
 if TYPE_CHECKING:
     from atoll.jail.supervisor.spec import Bind, ImageRoot, JailSpec, Limits
 
-SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 DEVICE_PATHS = ["/dev"]
-TCP_BUFFER = b"4096 16384 131072"
 HOST_NAME = "atoll"
 SHARED_NAMESPACES = (
     syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
@@ -76,6 +75,8 @@ class Jail:
     container: str | None = None  # the configuration of a container runtime
     image: ImageRoot | None = None
     """The image whose files are its root."""
+    root: str = ""
+    """Where the root of a forked guest is in that of its zygote: see writable_root."""
     cgroup_fds: list[int] = field(default_factory=list)
     caller: tuple[int, int] = (0, 0)
     """Uid and gid of the supervisor, which a guest without a `host_uid` keeps."""
@@ -157,19 +158,8 @@ def set_host_name(_jail: Jail | None = None) -> None:
 
 
 def set_up_network(jail: Jail) -> None:
-    """Bring up the loopback device, with small buffers.
-
-    It stays down if the buffers cannot be limited and no control group counts them.
-    """
-    try:
-        for name in ("tcp_rmem", "tcp_wmem"):
-            syscalls.write_file(f"/proc/sys/net/ipv4/{name}", TCP_BUFFER)
-    except OSError:
-        if not jail.counted:
-            return
-    request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        fcntl.ioctl(any_socket, SIOCSIFFLAGS, request)
+    """Bring up the loopback device, with small buffers."""
+    loopback.bring_up(counted=jail.counted)
 
 
 def build_root(jail: Jail) -> None:
@@ -195,47 +185,21 @@ def add_folders(jail: Jail) -> None:
 
 
 def build_private_folders(jail: Jail) -> None:
-    """Mount private folders over the root that a zygote's guests share; limit_disk limits them."""
-    owner = os.geteuid() if jail.host_uid is None else jail.host_uid
-    with root.uncovered(jail.binds):
-        root.mount_box("", None, owner, private_app=True)
+    """Mount private folders over the root that a zygote's guests share; limit_disk limits them.
 
-
-def join_origin(jail: Jail) -> None:
-    """Enter the user and mount namespaces of the guest that is cloned."""
-    jail.proc_fd = os.open("/proc", os.O_PATH)  # the guest's proc does not show this process
-    names = ("user", "mnt")
-    for fd in [os.open(f"/proc/{jail.origin}/ns/{name}", os.O_RDONLY) for name in names]:
-        syscalls.join(fd)
-
-
-def become_guest_of_origin(_jail: Jail) -> None:
-    """Switch to the guest's user in the user namespace of the origin."""
-    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
-    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
-
-
-def copy_mount_namespace(_jail: Jail) -> None:
-    """Enter a copy of the mount namespace."""
-    syscalls.unshare(syscalls.CLONE_NEWNS)
-
-
-def copy_private_folders(jail: Jail) -> None:
-    """Mount private folders with copies of the origin's files.
-
-    The kernel charges a page to the group of the process that fills it, so this joins the clone's
-    group before it copies; only if there are files, since joining is slow in version 2.
+    A guest that may change its image's files gets a root of its own.
     """
-
-    def fill(source: str, target: str) -> None:
-        if jail.cgroup_fds and os.listdir(source):
-            join_cgroup(jail)
-            jail.cgroup_fds = []
-        copy_tree(source, target)
-
+    owner, image = os.geteuid() if jail.host_uid is None else jail.host_uid, jail.image
+    if image is not None and image.writable:
+        writable_root.build(jail.binds, owner, own_files=image.own_files)
+        return
+    fill = None
+    if image is not None and image.own_files:
+        fill = functools.partial(private_folders.copy_own, root.IMAGE, owner=owner)
     with root.uncovered(jail.binds):
-        root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
-    own_folders.mount_again(jail.limits.folders)
+        private_folders.mount_box("", None, owner, private_app=True, fill=fill)
+    if fill is not None:  # guests have the same files in their root
+        syscalls.mount(private_folders.BOX, root.IMAGE, None, syscalls.MS_BIND)
 
 
 def mount_terminals(_jail: Jail) -> None:
@@ -246,13 +210,13 @@ def mount_terminals(_jail: Jail) -> None:
 def mount_own_proc(jail: Jail) -> None:
     """Mount proc; only a process of the pid namespace can."""
     jail.proc_fd = os.open("/proc", os.O_PATH)
-    root.mount_proc("")
+    root.mount_proc(jail.root)
 
 
 def limit_disk(jail: Jail) -> None:
     """Limit the size of the private folders together."""
     if jail.limits.disk is not None:
-        root.resize_box(jail.limits.disk)
+        private_folders.resize_box(jail.root, jail.limits.disk)
 
 
 def become_guest(jail: Jail) -> None:
@@ -276,7 +240,7 @@ def hide_host_paths(jail: Jail) -> None:
     """
     if jail.init < 0:
         jail.mount_namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    here = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    here = os.open(jail.root or "/", os.O_PATH | os.O_DIRECTORY)
     syscalls.unshare(HIDING)
     os.fchdir(here)
     os.chroot(".")
@@ -311,7 +275,8 @@ def restrict_files(jail: Jail) -> None:
     if jail.image is not None and jail.image.writable:
         extra.append("/")
     extra += jail.limits.folders
-    landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
+    private = private_folders.PRIVATE_FOLDERS.values()
+    landlock.restrict(["/"], [*private, *extra], DEVICE_PATHS, no_tcp=False)
 
 
 def confine_files(jail: Jail) -> None:
@@ -448,10 +413,10 @@ FORKED: tuple[Step, ...] = (
     filter_calls_of_fork,
 )
 CLONED: tuple[Step, ...] = (
-    join_origin,
-    become_guest_of_origin,
-    copy_mount_namespace,
-    copy_private_folders,
+    cloned.join_origin,
+    cloned.become_guest,
+    cloned.copy_mount_namespace,
+    cloned.copy_folders,
 )
 JOINED: tuple[Step, ...] = (
     restore_umask,

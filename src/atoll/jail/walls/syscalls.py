@@ -194,9 +194,9 @@ def map_mount_ids(tree_fd: int, user_namespace_fd: int) -> None:
     _mount_setattr(tree_fd, "", _AT_EMPTY_PATH, ATTR_IDMAP, user_namespace_fd)
 
 
-def clone_tree(path: str) -> int:
-    """A detached copy of the mount at `path`."""
-    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC
+def clone_tree(path: str, *, recursive: bool = False) -> int:
+    """A detached copy of the mount at `path`; `recursive`: with all that is mounted below."""
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
     return _call(_OPEN_TREE, _AT_FDCWD, _path(path), ctypes.c_uint(flags), what="open_tree")
 
 

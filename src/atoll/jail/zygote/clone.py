@@ -170,6 +170,7 @@ class CloneRecord(JailRecord):
                 host_uid=None,
                 cgroup_fds=self.cgroup.open(own=True) if self.cgroup else [],
                 origin=self._origin.guest_pid(),
+                root=self.shared_jail.root,
             )
             build_mounts(jail, self._status)
         finally:
@@ -238,7 +239,7 @@ def build_mounts(jail: steps.Jail, status: socket.socket) -> NoReturn:
         steps.take(steps.CLONED, jail)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=jail.proc_fd)
-        way_in = [mounts, os.open("/", os.O_PATH | os.O_DIRECTORY)]
+        way_in = [mounts, os.open(jail.root or "/", os.O_PATH | os.O_DIRECTORY)]
         packets.send(status, "go", way_in)
         os._exit(0)
     finally:

@@ -67,7 +67,7 @@ class GuestTemplate:
     def rehearse(self) -> None:
         """Become a guest without effect, so that a child finds the code of all this specialised."""
         limits = {**dataclasses.asdict(NO_LIMITS), **_REHEARSED}
-        request: ForkRequest = {"limits": limits, "groups": 1, "number": 0}
+        request: ForkRequest = {"limits": limits, "groups": 1, "number": 0, "root": ""}
         ours, theirs = packets.pair()
 
         def work() -> None:
@@ -99,6 +99,7 @@ class GuestTemplate:
             counted=bool(groups),
             init=init,
             inherited=self._address_space,
+            root=request["root"],
         )
 
     def become(

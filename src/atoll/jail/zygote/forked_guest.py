@@ -52,7 +52,7 @@ class ForkedGuestRecord(JailRecord):
             self.roots, self._end_jail, zygote_host.expect_move
         )
         self._jail.sessions.add(self)
-        self._jail.binds = zygote_host.binds
+        self._jail.binds, self._jail.root = zygote_host.binds, zygote_host.root
         self.forking = self._lost = False
         self.number = self.zygote_host_pid = 0
         self._init_fd: int | None = None
@@ -86,6 +86,7 @@ class ForkedGuestRecord(JailRecord):
             limits["processes"] = None
         return {
             "number": self.number,
+            "root": self._jail.root,
             "limits": limits,
             "groups": len(self.cgroup.entrances) if self.cgroup else 0,
         }

@@ -212,6 +212,7 @@ class ZygoteHost:
             limits=NO_LIMITS,
             binds=self._spec.binds,
             host_uid=uid,
+            image=self._spec.root,
             counted=self._counted,
             init=init,
         )
