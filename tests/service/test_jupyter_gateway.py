@@ -29,6 +29,7 @@ from atoll.service.dialects.jupyter.messages import V1
 
 SECONDS = 60
 KERNELS = "/jupyter/api/kernels"
+TERMINALS = "/jupyter/api/terminals"
 
 
 class Client:
@@ -477,3 +478,80 @@ def test_a_socket_is_closed_when_its_key_is_revoked(service, api):
         while True:
             client.next()
     assert closed.value.rcvd.code == 1008
+
+
+class Terminal:
+    """A terminal's client: starts one, or joins one by its name."""
+
+    def __init__(
+        self, service: OwnService, api: Api, key: str, name: str = "", **body: Any
+    ) -> None:
+        if not name:
+            made = api.post(TERMINALS, json=body)
+            assert made.status_code == 201, made.text
+            name = made.json()["name"]
+        self.name, url = name, service.url.replace("http", "ws", 1)
+        self.ws: ClientConnection = connect(
+            f"{url}/jupyter/terminals/websocket/{name}?token={key}", proxy=None
+        ).__enter__()
+        assert json.loads(self.ws.recv(SECONDS)) == ["setup", {}]
+
+    def send(self, *message: Any) -> None:
+        self.ws.send(json.dumps(message))
+
+    def until(self, text: str) -> str:
+        shown = ""
+        while text not in shown:
+            kind, content = json.loads(self.ws.recv(SECONDS))
+            assert kind == "stdout", kind
+            shown += content
+        return shown
+
+    def closed(self) -> bool:
+        """Whether the service ends it, whatever it printed before."""
+        try:
+            while json.loads(self.ws.recv(SECONDS)) != ["disconnect", 1]:
+                pass
+        except ConnectionClosed:
+            pass
+        return True
+
+
+def test_a_terminal_in_the_sandbox_of_a_kernel_is_typed_into_resized_and_joined(
+    service: OwnService, api: Api, key: str, kernel: dict[str, Any], client: Client
+) -> None:
+    shell = Terminal(service, api, key, kernel=kernel["id"])
+    shell.send("set_size", 33, 99, 0, 0)
+    shell.send("stdin", "stty size; echo shared > /app/note; echo tty''=$(tty)\r")
+    assert "33 99" in shell.until("tty=/dev/pts/")
+    assert client.text("print(open('/app/note').read())") == "shared\n\n"
+    assert [one["name"] for one in api.get(TERMINALS).json()] == [shell.name]
+    assert api.get(f"{TERMINALS}/{shell.name}").json()["name"] == shell.name
+    again = Terminal(service, api, key, name=shell.name)
+    assert "33 99" in again.until("tty=/dev/pts/")  # what was printed before it came
+    shell.send("stdin", "exit\r")
+    assert shell.closed()
+    assert again.closed()
+    assert api.get(TERMINALS).json() == []
+    assert api.get(f"{TERMINALS}/{shell.name}").status_code == 404
+    assert api.get(KERNELS).json() != []
+
+
+def test_a_terminal_of_its_own_ends_with_its_session_and_bad_messages_close_its_socket(
+    service: OwnService, api: Api, key: str, other: Api
+) -> None:
+    shell = Terminal(service, api, key)
+    assert other.get(TERMINALS).json() == []
+    assert other.delete(f"{TERMINALS}/{shell.name}").status_code == 404
+    with pytest.raises(InvalidStatus) as refused:
+        Terminal(service, other, other.headers["authorization"].split()[1], name=shell.name)
+    assert refused.value.response.status_code == 404
+    for bad in ("{}", "[", '["stdin", ["x"]]', '["set_size", 99999999, -1]', "x" * (2 << 20)):
+        joined = Terminal(service, api, key, name=shell.name)
+        joined.ws.send(bad)
+        assert joined.closed(), bad[:30]
+    shell.send("stdin", "echo still-''here\r")
+    shell.until("still-here")
+    assert api.delete(f"{TERMINALS}/{shell.name}").status_code == 204
+    assert shell.closed()
+    assert api.get("/api/v1/sessions").json()["items"] == []

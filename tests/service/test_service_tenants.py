@@ -51,6 +51,7 @@ AIMED: dict[str, tuple[object, ...]] = {
     "POST /v1/exec/programmatic": (
         {"continuation_token": "{continuation}", "tool_results": [{"call_id": "call_001", "result": 1, "is_error": False}]},
     ),
+    "POST /jupyter/api/terminals": ({"kernel": "{kernel}"},),
     "POST /e2b/v2/sandboxes": ({"templateID": "{template}"},),
     "POST /e2b/contexts": (), "POST /e2b/execute": ({"code": "1", "context_id": "{e2b_context}"},),
     "POST /e2b/filesystem.Filesystem/GetWatcherEvents": ({"watcherId": "{watcher}"},),
@@ -70,7 +71,7 @@ WITHOUT_IDS = {
     "GET /api/v1/stats", "GET /api/v1/overview/events", "GET /api/v1/usage", "POST /api/v1/drain",
     "DELETE /api/v1/drain", "POST /api/v1/keys", "GET /api/v1/keys", "GET /e2b/v2/sandboxes",
     "GET /e2b/sandboxes", "GET /e2b/snapshots", "GET /jupyter/api", "GET /jupyter/api/kernelspecs",
-    "GET /jupyter/api/kernels", "POST /jupyter/api/kernels", "POST /run_code", "POST /run_jupyter",
+    "GET /jupyter/api/terminals", "GET /jupyter/api/kernels", "POST /jupyter/api/kernels", "POST /run_code", "POST /run_jupyter",
     "GET /v1/ping",
     *(f"POST {at}/{name}" for at in ("", "/v1") for name in ("exec/programmatic/cancel", "upload", "upload/batch")),
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, structs
 
 from atoll.sandbox.process import StartOptions, signal_number
-from atoll.service.core.processes import Offsets
+from atoll.service.core.processes import SHELL, Offsets
 from atoll.service.http import bodies
 from atoll.service.http.problems import Problem
 from atoll.service.http.requests import EventResponse
@@ -39,9 +39,12 @@ class TerminalSize(bodies.Body, kw_only=True):
 
 
 class NewProcess(bodies.Body, kw_only=True):
-    """POST /sessions/{id}/processes: a line for bash, or a program with its arguments."""
+    """POST /sessions/{id}/processes: a line for bash, or a program with its arguments.
 
-    command: str | list[str]
+    Without a command it is a shell.
+    """
+
+    command: str | list[str] = SHELL
     cwd: str | None = None
     env: dict[str, str] | None = None
     stdin: bool = False

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from atoll.types import ProcessInfo, ProcessOutput
 
 R = TypeVar("R")
+SHELL = "command -v bash > /dev/null && exec bash -i; exec sh -i"
+"""What a terminal runs whose client names no command."""
 MAX_COMMAND_BYTES = 1 << 20
 INPUT_SECONDS = 10.0
 """For how long input waits for a process that does not read it."""

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from atoll import __version__
 from atoll.hosting.pool.tiers import TIERS
+from atoll.service.dialects.jupyter import terminals
 from atoll.service.dialects.jupyter.gateway import DEFAULT, PREFIX
 from atoll.service.dialects.jupyter.kernel import KernelInfo
 from atoll.service.http.problems import encode, not_found
@@ -122,7 +123,7 @@ async def restart(call: ApiRequest) -> KernelInfo:
 
 def routes() -> list[Route]:
     """Return every route of the gateway."""
-    kernel = "/api/kernels/{kernel}"
+    kernel, terminal = "/api/kernels/{kernel}", f"/api/terminals/{terminals.NAME}"
     rows: tuple[tuple[str, str, Handler, str], ...] = (
         ("GET", "/api", version, ""),
         ("GET", "/api/kernelspecs", list_specs, "sessions"),
@@ -133,6 +134,10 @@ def routes() -> list[Route]:
         ("DELETE", kernel, end, "sessions"),
         ("POST", f"{kernel}/interrupt", interrupt, "execute"),
         ("POST", f"{kernel}/restart", restart, "sessions"),
+        ("GET", "/api/terminals", terminals.list_terminals, "execute"),
+        ("POST", "/api/terminals", terminals.start, "execute"),
+        ("GET", terminal, terminals.show, "execute"),
+        ("DELETE", terminal, terminals.end, "execute"),
     )
     return [
         Route(
@@ -140,8 +145,8 @@ def routes() -> list[Route]:
             PREFIX + path,
             handler,
             scope,
-            status=201 if handler is start else 200,
-            new_work=handler in (start, restart),
+            status=201 if handler in (start, terminals.start) else 200,
+            new_work=handler in (start, restart, terminals.start),
             who=by_token,
             refuse=refuse,
             security="jupyter",

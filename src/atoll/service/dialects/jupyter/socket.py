@@ -1,4 +1,4 @@
-"""The kernel websocket: who may open it, and its frames until it closes.
+"""The websockets of kernels and terminals: who may open it, and its frames until it closes.
 
 SECURITY: the order is Host (the application), path, Origin, key, scope, rate; only then is the
 socket accepted. A browser sends Origin with every websocket, and no page but the service's own may
@@ -16,6 +16,7 @@ from starlette.routing import compile_path
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from atoll.guest.shared import rpc
+from atoll.service.dialects.jupyter import terminals
 from atoll.service.dialects.jupyter.gateway import PREFIX
 from atoll.service.dialects.jupyter.messages import V1, read, write
 from atoll.service.http.connections import CONNECTION
@@ -83,15 +84,25 @@ class Socket:
 
 async def serve(service: Service, websocket: WebSocket) -> None:
     """Let a client in, and answer its requests until it leaves; Problem if it is not let in."""
-    match = _PATTERN.match(websocket.scope["path"])
+    path = websocket.scope["path"]
+    match = _PATTERN.match(path) or terminals.PATTERN.match(path)
     if match is None:
-        raise Problem(404, "not_found", f"a websocket is served at {PATH} only")
+        raise Problem(404, "not_found", f"websockets are served at {PATH}, {terminals.PATH}")
     _check_origin(websocket)
     principal = service.gateway.check(websocket)
     principal.require("execute")
     service.quotas.request(principal)
     service.act_for(principal)
-    kernel = service.gateway.get(principal, match["kernel"])
+    if "session" in match.groupdict():
+        await terminals.serve(service, websocket, principal, match["session"], match["process"])
+    else:
+        await _serve_kernel(service, websocket, principal, match["kernel"])
+
+
+async def _serve_kernel(
+    service: Service, websocket: WebSocket, principal: Principal, ident: str
+) -> None:
+    kernel = service.gateway.get(principal, ident)
     protocol = V1 if V1 in websocket.scope["subprotocols"] else None
     held = service.memory.admit(principal, 0, "a message")
     if (connection := websocket.scope.get(CONNECTION)) is not None:
@@ -134,4 +145,4 @@ def _check_origin(websocket: WebSocket) -> None:
     """Refuse the pages of other sites; programs send no Origin, or the address they connect to."""
     origin = websocket.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != websocket.headers.get("host"):
-        raise Problem(403, "origin", "web pages may not open a kernel's socket")
+        raise Problem(403, "origin", "web pages may not open a socket of the gateway")

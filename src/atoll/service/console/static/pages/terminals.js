@@ -5,7 +5,6 @@ import { fill, h } from "../dom.js";
 import { terminal } from "../terminal.js";
 import { attempt, button, empty, fault } from "../widgets.js";
 
-const SHELL = "command -v bash > /dev/null && exec bash -i; exec sh -i";
 const MISSING = "This build has none: npm was not reached. Type: python tools/vendor_console.py";
 const INPUT_BYTES = 1 << 16;
 const PAUSE_MS = 30; // what is typed meanwhile is one request
@@ -70,7 +69,6 @@ export function terminals({ path, signal }, onleave) {
     const started =
       one ??
       (await post(`${path}/processes`, {
-        command: SHELL,
         env: { COLORTERM: "truecolor" },
         pty: screen.size(),
       }));
