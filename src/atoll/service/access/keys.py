@@ -162,6 +162,16 @@ class Keys:
         query = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL"
         return self._database.write(query, clock.now(), ident) > 0
 
+    def change(self, ident: str, name: str | None, quota: dict[str, Any]) -> KeyInfo | None:
+        """Change the name and some limits of a key; None if there is no such key."""
+        row = self._database.one(_BY_ID, ident)
+        if row is None:
+            return None
+        limits = json.dumps(asdict(Quota.of({**json.loads(row["quota"]), **quota})))
+        query = "UPDATE keys SET name = coalesce(?, name), quota = ? WHERE id = ? RETURNING *"
+        row = self._database.one(query, None if name is None else name[:200], limits, ident)
+        return None if row is None else KeyInfo.of(row)
+
     def list(self) -> list[KeyInfo]:
         """Describe each key, without its secret."""
         rows = self._database.all("SELECT * FROM keys ORDER BY created")

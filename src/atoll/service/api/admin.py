@@ -15,7 +15,7 @@ from atoll.service.access.keys import KeyInfo, Quota
 from atoll.service.access.quotas import KeyUse
 from atoll.service.api.overview import Tiers
 from atoll.service.http import bodies
-from atoll.service.http.problems import Problem
+from atoll.service.http.problems import Problem, not_found
 from atoll.service.http.requests import Json
 from atoll.service.telemetry import metrics
 
@@ -91,8 +91,10 @@ async def add_key(call: ApiRequest) -> MadeKey:
         seconds=given.expires_seconds,
         quota=_quota(given.quota),
     )
+    ident = key.split("_")[1]
+    call.audit("key made", ident, name=given.name, of=given.tenant)
     await call.service.share_keys()
-    return MadeKey(key.split("_")[1], key)
+    return MadeKey(ident, key)
 
 
 async def list_keys(call: ApiRequest) -> KeyList:
@@ -101,10 +103,28 @@ async def list_keys(call: ApiRequest) -> KeyList:
     return KeyList([KeyWithUse(**structs.asdict(key), use=quotas.now(key.id)) for key in keys])
 
 
+async def change_key(call: ApiRequest) -> KeyWithUse:
+    """Change the name and limits of a key; they hold from its next request on."""
+    given, service = await call.json(bodies.ChangedKey), call.service
+    if service.fleet is not None:
+        text = "services in front of a fleet share keys as they were made: make another one"
+        raise Problem(501, "unsupported", text)
+    try:
+        key = service.keys.change(call.path["key"], given.name, given.quota)
+    except TypeError as exc:
+        raise ConfigError(str(exc)) from None
+    if key is None:
+        raise not_found("key")
+    changes = {name: key.quota[name] for name in given.quota}
+    call.audit("key changed", key.id, **changes, **({"name": key.name} if given.name else {}))
+    return KeyWithUse(**structs.asdict(key), use=service.quotas.now(key.id))
+
+
 async def revoke_key(call: ApiRequest) -> None:
     """Refuse a key from now on."""
     if not call.service.keys.revoke(call.path["key"]):
         raise Problem(404, "not_found", "there is no such key, or it is revoked already")
+    call.audit("key revoked", call.path["key"])
     call.service.streams.end_refused()
     await call.service.share_keys()
 

@@ -258,6 +258,7 @@ async def usage(call: ApiRequest) -> DayUses:
 
 async def drain(call: ApiRequest) -> Draining:
     """Refuse new work from now on; what runs goes on. The process keeps serving reads."""
+    call.audit("drain")
     call.service.draining = True
     return Draining(True, len(call.service.executions.running))
 
@@ -266,6 +267,7 @@ async def undrain(call: ApiRequest) -> Draining:
     """Take new work again."""
     if call.service.stopping:
         raise Problem(409, "stopping", "the service is about to stop: start it again")
+    call.audit("undrain")
     call.service.draining = False
     return Draining(False)
 

@@ -26,6 +26,7 @@ from atoll.sandbox.wire import options
 from atoll.service import clock
 from atoll.service.access import permissions
 from atoll.service.access.admission import budgets
+from atoll.service.access.audit import AuditLog
 from atoll.service.access.cpu import LOOK_SECONDS, CpuMeters
 from atoll.service.access.keys import Keys
 from atoll.service.access.quotas import Quotas
@@ -106,6 +107,7 @@ class Service:
         self.memory, self.disk = budgets(settings)
         self.database = Database(settings.folder)
         self.keys, self.quotas = Keys(self.database), Quotas(self.database)
+        self.audit = AuditLog(self.database)
         self.signins = SignIns(self.keys, self.database)
         self.streams = Streams(self.keys)
         self.answers, self.stored = IdempotencyKeys(self.database), StoredBytes(self.database)
@@ -308,6 +310,7 @@ class Service:
         steps: list[Callable[[], Awaitable[None] | None]] = [
             self.sessions.sweep,
             self.cpu.sweep,
+            self.audit.sweep,
             self.table.sweep,
             self.streams.end_refused,
             self.announce,

@@ -317,6 +317,14 @@ class NewKey(Body, kw_only=True):
     quota: dict[str, Any] = {}
 
 
+class ChangedKey(Body, kw_only=True):
+    """PATCH /keys/{key}: what is not given stays as it is."""
+
+    name: str | None = None
+    quota: dict[str, Any] = {}
+    """The limits to change; null takes one off where it may be taken off."""
+
+
 def read(body: bytes, shape: type[T]) -> T:
     """Return a body in its shape; 400 says which field is wrong."""
     try:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from atoll.service.access.admission import Holding
+    from atoll.service.access.audit import Action
     from atoll.service.access.keys import Principal
     from atoll.service.core.service import Service
     from atoll.service.core.tenant_session import HostedSession
@@ -158,6 +159,11 @@ class ApiRequest:
         if not text.isdecimal() or len(text) > 18:
             raise Problem(400, "invalid", f"{name} must be a whole number, not {text[:50]!r}")
         return int(text)
+
+    def audit(self, action: Action, target: str = "", **detail: str | float | None) -> None:
+        """Write down that the request's key is about to do something."""
+        who = self.principal
+        self.service.audit.note(action, target, key=who.key, tenant=who.tenant, **detail)
 
     @property
     def session(self) -> HostedSession:

@@ -14,6 +14,7 @@ from atoll.service.api import (
     contexts,
     executions,
     files,
+    operators,
     overview,
     ports,
     processes,
@@ -65,6 +66,7 @@ def _makes(path: str, handler: Handler, scope: str, body: Any) -> Route:
 
 
 _S = "/sessions/{session}"
+_ANY = "/admin/sessions/{session}"
 _PORT = f"{_S}/ports/{{port}}"
 _PROCESS = f"{_S}/processes/{{process}}"
 _NATIVE = (
@@ -171,7 +173,19 @@ _NATIVE = (
     Route("DELETE", "/drain", overview.undrain, "admin"),
     Route("POST", "/keys", admin.add_key, "admin", bodies.NewKey, 201),
     Route("GET", "/keys", admin.list_keys, "admin"),
+    Route("PATCH", "/keys/{key}", admin.change_key, "admin", bodies.ChangedKey),
     Route("DELETE", "/keys/{key}", admin.revoke_key, "admin"),
+    Route(
+        "GET",
+        "/admin/sessions",
+        operators.list_sessions,
+        "admin",
+        query="tenant state limit offset",
+    ),
+    Route("GET", _ANY, operators.show_session, "admin"),
+    Route("DELETE", _ANY, operators.end_session, "admin"),
+    Route("POST", f"{_ANY}/pause", operators.pause_session, "admin"),
+    Route("GET", "/audit", operators.audit, "admin", query="search limit before"),
 )
 _OPERATIONAL = (
     Route("GET", "/health", admin.health, None),
