@@ -248,7 +248,9 @@ def test_lists_have_nothing_of_the_owner_and_nothing_of_it_was_touched(
     lists = [one for one in ROUTES if name_of(one) in WITHOUT_IDS and one.method == "GET"]
     secrets = {one for one in ids.values() if len(one) > 8}
     for route in lists:
-        if route.path.endswith(("events", "/keys", "/usage", "/metrics", "/admin/sessions", "/audit")):
+        if route.path.endswith(
+            ("events", "/keys", "/usage", "/metrics", "/admin/sessions", "/audit")
+        ):
             continue  # an operator's, or without an end
         found = stranger.ask("GET", route.path, route.who).text
         assert not [one for one in secrets if one in found], route.path
