@@ -7,6 +7,10 @@ can be an operator of its language.
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _CAMEL = re.compile(r"\b[A-Za-z]+[a-z0-9][A-Z][A-Za-z0-9]*")
@@ -48,9 +52,19 @@ def related_expression(query: str) -> str:
     stems = [
         word[: max(_STEM, len(word) - 3)] for word in words if len(word) > _STEM and word.isalpha()
     ]
-    groups = [group for group in _SAME if not group.isdisjoint(words)]
-    same = sorted(set().union(*groups).difference(words))
-    return " OR ".join([*(f'"{stem}" *' for stem in stems), *(f'"{word}"' for word in same)])
+    same = (f'"{word}"' for word in related_words(words))
+    return " OR ".join([*(f'"{stem}" *' for stem in stems), *same])
+
+
+def related_words(words: Collection[str]) -> list[str]:
+    """Return words that mean the same as one of these, in order; the beginning of one will do."""
+    begin = tuple(word for word in words if len(word) >= _STEM - 1)
+    groups = [
+        group
+        for group in _SAME
+        if not group.isdisjoint(words) or any(word.startswith(begin) for word in group)
+    ]
+    return sorted(set().union(*groups).difference(words))
 
 
 _STEM = 5
@@ -65,7 +79,7 @@ set write store save put persist
 send post emit publish dispatch transmit
 find search look locate query lookup
 error failure exception fault fail problem
-retry repeat again reattempt backoff
+retry repeat again reattempt backoff try attempt
 login authenticate signin auth logon credential password
 user account member customer person
 config configuration settings options preferences setup
@@ -87,6 +101,32 @@ cost price fee charge amount payment pay
 fast quick speed performance slow
 join merge combine concat concatenate
 split divide separate chunk
+buy purchase acquire bought
+sell sold sale
+live reside dwell home residence house
+work job profession occupation employ career trade
+die death died dead killed
+born birth birthday birthplace
+marry wife husband spouse wedding married
+child son daughter children
+doctor physician
+car vehicle
+rent lease hire tenant
+salary wage income earn pay
+boss manager head lead director chief supervise charge
+own owner belong possess property
+leave depart quit resign
+arrive reach come
+allow permit
+forbid ban prohibit
+repair fix mend
+broken faulty defective damage
+limit maximum cap ceiling threshold
+meet gather assemble
+teach school teacher taught lesson
+sick ill illness disease
+choose select pick decide
+name call title
 """.splitlines()
 )
 """Words that code and documentation use for one another: a search without a model knows them."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.options import RLMConfig, RLMOptions
     from atoll.agent.rlm.types import Answer
+    from atoll.agent.strategies.planner import Plan
     from atoll.agent.trajectory.events import Event
 
 
@@ -56,6 +57,10 @@ class RLM(RLMHints):
         """Return the answer to a question over a text, files, a folder, data, or a Context."""
         warn_of_path(context)
         return self.wait_for(self._inner.ask_in(None, question, context))
+
+    def plan(self, question: str, context: Any = None) -> Plan:
+        """Return how a question would be worked on, and its price; no model is asked."""
+        return self._portal.run(self._inner.plan(question, context))
 
     def wait_for(self, answering: Awaitable[Answer]) -> Answer:
         """Return the answer of a run; an interrupted run is waited for, for a moment."""

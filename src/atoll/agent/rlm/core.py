@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.options import RLMConfig, RLMOptions
     from atoll.agent.rlm.types import RunResult
+    from atoll.agent.strategies.planner import Plan
+
+    OnWarning = Callable[[str, float, float], None]
 
 
 CLOSED = "the RLM is closed: close() was called, or its `with` block has ended. Make another one"
@@ -74,7 +77,6 @@ class RLM(RLMHints):
         How the run ended is told to the trajectory.
         """
         self._require_open()
-        config = self._config
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
 
             def warn(what: str, used: float, limit: float) -> None:
@@ -82,16 +84,10 @@ class RLM(RLMHints):
                     events.BudgetWarned(what=what, used=used, limit=limit, share=used / limit)
                 )
 
-            calls = ModelCalls(
-                models=self._models,
-                account=Account(config.budget, on_warning=warn),
-                writer=writer,
-                concurrency=Concurrency(config.concurrency),
-                temperature=config.temperature,
-            )
+            calls = self._calls(writer, warn)
             outcome, error = "failed", None
             try:
-                ending = await Run(config, live).root(question, context, calls)
+                ending = await Run(self._config, live).root(question, context, calls)
                 outcome = ending.ended.value
             except asyncio.CancelledError:
                 outcome = "cancelled"
@@ -111,6 +107,20 @@ class RLM(RLMHints):
                     )
                 )
             return _answer(ending, calls, self._path)
+
+    async def plan(self, question: str, context: Any = None) -> Plan:
+        """Return how a question would be worked on, and its price; no model is asked."""
+        with TrajectoryWriter(None) as writer:
+            return await Run(self._config).plan(question, context, self._calls(writer))
+
+    def _calls(self, writer: TrajectoryWriter, warn: OnWarning | None = None) -> ModelCalls:
+        return ModelCalls(
+            models=self._models,
+            account=Account(self._config.budget, on_warning=warn),
+            writer=writer,
+            concurrency=Concurrency(self._config.concurrency),
+            temperature=self._config.temperature,
+        )
 
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""

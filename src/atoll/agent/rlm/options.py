@@ -10,6 +10,7 @@ from atoll.agent.environment.options import EnvironmentConfig, EnvironmentOption
 from atoll.agent.rlm.budget import Budget
 from atoll.agent.rlm.model_calls import MARGIN, MAX_TOKENS
 from atoll.agent.rlm.prompts import check_profile
+from atoll.agent.strategies.planner import AUTO, check_strategy
 from atoll.errors import ConfigError
 from atoll.factory import merge
 from atoll.policy import check_keys, check_positive, checked_keywords
@@ -28,13 +29,22 @@ LEAST_WINDOW = 2_048
 OUTPUT_CAP, PREVIEW = 8_192, 1_500
 OURS = ("context", "on_llm_query", "on_rlm_query", "max_concurrency")
 """Fields of EnvironmentConfig that a run sets itself."""
-POSITIVE = ("direct_tokens", "history_tokens", "max_tokens", "concurrency", "query_characters")
+POSITIVE = (
+    "direct_tokens",
+    "history_tokens",
+    "max_tokens",
+    "concurrency",
+    "query_characters",
+    "max_cost",
+)
 
 
 class RLMOptions(EnvironmentOptions, total=False):
     """The fields of RLMConfig and of its EnvironmentConfig, as keyword arguments."""
 
     budget: AnyBudget
+    strategy: str
+    max_cost: float | None
     max_depth: int
     direct_tokens: int
     history_tokens: int
@@ -55,6 +65,11 @@ class RLMConfig:
 
     budget: Budget = field(default_factory=Budget)
     """The limits of one run: dollars, a dict of limits, or a Budget."""
+    strategy: str = AUTO
+    """How questions are worked on: direct, lookup, scan, explore, recurse; auto: the planner
+    chooses."""
+    max_cost: float | None = None
+    """Dollars: a question that is expected to cost more is refused before anything is asked."""
     max_depth: int = 1
     """Runs within runs: 0 makes every rlm_query an llm_query."""
     direct_tokens: int = DIRECT_TOKENS
@@ -83,6 +98,7 @@ class RLMConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", Budget.of(self.budget))
         check_profile(self.profile)
+        check_strategy(self.strategy)
         for name in POSITIVE:
             check_positive(name, getattr(self, name))
         if not isinstance(self.max_depth, int) or self.max_depth < 0:

@@ -1,4 +1,4 @@
-"""One run: plan how a question is worked on, and work on it; an rlm_query is a run inside it."""
+"""One run: plan how to work on a question, follow the plan; an rlm_query is a run inside it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 import atoll
 from atoll.agent.environment.core import REPLEnvironment
-from atoll.agent.environment.exploration import Exploration, ExplorationLog, context_tokens
+from atoll.agent.environment.exploration import ExplorationLog, context_tokens
 from atoll.agent.environment.options import context_of
 from atoll.agent.memory.learner import Learner, quality
 from atoll.agent.rlm import budget, prompts
 from atoll.agent.rlm.context_sources import ContextSource, read_context
 from atoll.agent.rlm.loop import Loop
 from atoll.agent.rlm.model_calls import ModelCalls
-from atoll.agent.rlm.models.types import Message, Usage
+from atoll.agent.rlm.models.types import Usage
 from atoll.agent.rlm.prompts import describe, facts
-from atoll.agent.rlm.replies import parse
 from atoll.agent.rlm.subcalls import Subcalls
-from atoll.agent.rlm.types import Ended, RunResult
+from atoll.agent.strategies import planner
+from atoll.agent.strategies.direct import Direct
+from atoll.agent.strategies.explore import Explore, Recurse
+from atoll.agent.strategies.lookup import Lookup
+from atoll.agent.strategies.planner import LOOP, Plan
+from atoll.agent.strategies.question import asked_of
+from atoll.agent.strategies.scan import Scan
+from atoll.agent.strategies.types import Known, Task
 from atoll.agent.trajectory import events
 from atoll.errors import AtollError
+from atoll.search.coverage import CoverageLog
 from atoll.text.redact import Redactor, secrets_of
-from atoll.text.tokens import estimate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
     from atoll.agent.memory.episodic import EpisodicMemory
     from atoll.agent.rlm.model_calls import ModelCalls
     from atoll.agent.rlm.options import RLMConfig
+    from atoll.agent.rlm.types import RunResult
+    from atoll.agent.strategies.types import Strategy
     from atoll.search.index import ContextIndex
 
 
@@ -63,13 +71,15 @@ class Learning:
         self._context_tokens = await asyncio.to_thread(context_tokens, index)
         fits = index is not None and self._context_tokens <= DIRECT_TIMES * direct_tokens
         may_show = chosen.way == "direct" or (fits and chosen.may_show)
-        allowed = ("direct",) * may_show + ("scan", "search", "delegated")
+        driven = chosen.way in ("lookup", "scan")
+        allowed = ("direct",) * may_show + ("lookup",) * driven + ("scan", "search", "delegated")
         advice = await asyncio.to_thread(self.learner.advise, clean(question), allowed)
         if advice.strategy is None or (advice.trial and chosen.way == "direct"):
             return chosen
         self._planned = advice.strategy
         why, hint = f"{advice.strategy} by memory: {advice.why}", advice.prompt()
-        way = "direct" if advice.strategy == "direct" else "loop"
+        own = ("direct", "lookup", "scan") if driven else ("direct",)
+        way = advice.strategy if advice.strategy in own else LOOP
         return dataclasses.replace(chosen, way=way, why=why, strategy=advice.strategy, hint=hint)
 
     async def remember(self, ending: RunResult) -> None:
@@ -104,24 +114,6 @@ NOT_A_CHILDS: dict[str, Any] = dict.fromkeys(("documents", "submit_fields", "ses
 UNPRICED = "what it costs is not counted; name its price in the file of ATOLL_PRICES"
 
 
-MAX_PARTS = 3
-"""Calls for one direct answer: an empty reply is asked for again, a cut one is continued."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """`loop` or `direct`, and why."""
-
-    way: str
-    why: str
-    may_show: bool = True
-    """Whether the whole context may be shown: there are no documents beside it."""
-    strategy: str = ""
-    """How to look, if earlier runs tell."""
-    hint: str = ""
-    """What the model is told of earlier runs."""
-
-
 class Run:
     """A question and all that is asked beneath it."""
 
@@ -147,10 +139,22 @@ class Run:
         )
         if self._budget.usd is not None:
             self._tell_unpriced(calls, self._budget.usd)
+        return await self._work(question, given, calls, self._with_documents(given))
+
+    async def plan(self, question: str, context: Any, calls: ModelCalls) -> Plan:
+        """Return how a question would be worked on, with the price of each strategy."""
+        given = await asyncio.to_thread(read_context, context)
+        task = self._task(question, given, calls)
+        environment = self._with_documents(given)
+        chosen, _ = await self._planned(task, given, environment)
+        strategies = self._strategies(task, given, environment, chosen.hint)
+        return await planner.priced(chosen, task, strategies, everything=True)
+
+    def _with_documents(self, given: ContextSource) -> EnvironmentConfig:
         environment = self._config.environment
         if environment.documents is None and given.documents is not None:
-            environment = dataclasses.replace(environment, documents=given.documents)
-        return await self._work(question, given, calls, environment)
+            return dataclasses.replace(environment, documents=given.documents)
+        return environment
 
     def _tell_unpriced(self, calls: ModelCalls, usd: float) -> None:
         """Tell the trajectory of models without a price: a limit of dollars does not hold them."""
@@ -173,33 +177,12 @@ class Run:
         calls: ModelCalls,
         environment: EnvironmentConfig,
     ) -> RunResult:
-        index, limit = given.index, self._config.direct_tokens
-        others = environment.documents != given.documents  # those are in the context too
-        chosen = plan(index, others, limit)
-        learning = None
-        is_question = index is None and chosen.way == "direct"  # without a context: just asked
-        if environment.memory is not None and not is_question:
-            learning = Learning(environment.memory, calls)
-            chosen = await learning.plan(
-                question, index, chosen, direct_tokens=limit, clean=self._clean
-            )
-        calls.writer.emit(
-            events.Planned(
-                parent=calls.parent,
-                depth=calls.depth,
-                way=chosen.way,
-                why=chosen.why,
-                strategy=chosen.strategy,
-            )
-        )
-        if chosen.way == "direct":
-            text = "" if index is None else self._clean(index.text(0, index.length))
-            ending = await self._direct(question, text, calls)
-            seen = await asyncio.to_thread(_shown_whole, text, ending.text)
-            ending = dataclasses.replace(ending, exploration=seen)
-        else:
-            ending = await self._explore(question, given, calls, environment, hint=chosen.hint)
-        ending = dataclasses.replace(ending, way=chosen.way, why=chosen.why)
+        task = self._task(question, given, calls)
+        chosen, learning = await self._planned(task, given, environment)
+        strategies = self._strategies(task, given, environment, chosen.hint)
+        chosen = await planner.priced(chosen, task, strategies)
+        planner.check_cost(chosen, self._config.max_cost)
+        ending = await self._followed(chosen, task, strategies)
         calls.writer.emit(
             events.FinalGiven(
                 how=ending.how,
@@ -217,25 +200,79 @@ class Run:
         await learning.remember(ending)
         return dataclasses.replace(ending, learner=learning.learner)
 
-    async def _direct(self, question: str, text: str, calls: ModelCalls) -> RunResult:
-        """Ask one question with the whole text in it; a reply that was cut off is continued."""
-        asked = prompts.direct_message(question, text) if text else question
-        messages = [Message("system", prompts.DIRECT), Message("user", asked)]
-        model, most = calls.models.at(calls.depth), self._config.max_tokens
-        parts: list[str] = []
-        for _ in range(MAX_PARTS):
-            try:
-                completion = await calls.ask(model, messages, calls.writer.new_call(), most)
-            except budget.BudgetError as exc:
-                return _direct_ending(parts, str(exc))
-            parts.append(completion.text)
-            is_cut, is_empty = completion.finish == "length", not completion.text.strip()
-            if not is_cut and not is_empty:
-                return _direct_ending(parts, "")
-            messages += _follow_up(completion.text, prompts.EMPTY if is_empty else prompts.CONTINUE)
-        return _direct_ending(
-            parts, f"{MAX_PARTS} replies of at most {most:,} tokens were empty or cut"
+    def _task(self, question: str, given: ContextSource, calls: ModelCalls) -> Task:
+        index, context = given.index, given.context
+        is_data = isinstance(context, list | dict)
+        return Task(
+            question=question,
+            asked=asked_of(question),
+            index=index,
+            calls=calls,
+            ledger=CoverageLog(0 if index is None else index.length),
+            max_tokens=self._config.max_tokens,
+            clean=self._clean,
+            data=context if is_data else None,
         )
+
+    async def _planned(
+        self, task: Task, given: ContextSource, environment: EnvironmentConfig
+    ) -> tuple[Plan, Learning | None]:
+        """Return the plan that size, question, memory and caller speak for, without prices."""
+        config, limit = self._config, self._config.direct_tokens
+        others = environment.documents != given.documents  # those are in the context too
+        chosen = planner.by_size(task.index, limit, documents=others)
+        is_question = task.index is None and chosen.way == "direct"  # without a context: just asked
+        is_chosen = config.strategy != planner.AUTO and not is_question
+        if is_chosen:
+            chosen = Plan(way=config.strategy, why="the caller chose it")
+        model = task.calls.models.at(task.calls.depth).name
+        profile = prompts.chosen_profile(config.profile, model)
+        if profile.is_short and not (is_chosen or others or self._needs_loop(environment)):
+            chosen = planner.by_question(chosen, task.asked, model)
+        if environment.memory is None or is_question:
+            return chosen, None
+        learning = Learning(environment.memory, task.calls)
+        advised = await learning.plan(
+            task.question, task.index, chosen, direct_tokens=limit, clean=self._clean
+        )
+        return (dataclasses.replace(chosen, hint=advised.hint) if is_chosen else advised), learning
+
+    def _needs_loop(self, environment: EnvironmentConfig) -> bool:
+        """Return whether the caller set something that only the loop heeds."""
+        config = self._config
+        own = (config.instructions, config.system_prompt, environment.submit_fields)
+        return any(own) or bool(environment.tools or environment.require_exploration_before_final)
+
+    def _strategies(
+        self, task: Task, given: ContextSource, environment: EnvironmentConfig, hint: str
+    ) -> dict[str, Strategy]:
+        async def loop(learned: str) -> RunResult:
+            told = "\n".join(filter(None, (hint, learned)))
+            return await self._explore(task.question, given, task.calls, environment, hint=told)
+
+        made: list[Strategy] = [Direct(), Lookup(), Scan(), Explore(loop), Recurse(loop)]
+        return {one.name: one for one in made}
+
+    async def _followed(self, plan: Plan, task: Task, strategies: dict[str, Strategy]) -> RunResult:
+        """Run the strategies of a plan until one answers; the last one always does."""
+        known, why = Known(), plan.why
+        for name in plan.order:
+            way = name if name in ("direct", "lookup", "scan") else LOOP
+            task.calls.writer.emit(
+                events.Planned(
+                    parent=task.calls.parent,
+                    depth=task.calls.depth,
+                    way=way,
+                    why=why,
+                    strategy=plan.strategy,
+                    prices={one: price.to_dict() for one, price in plan.prices.items()},
+                )
+            )
+            outcome = await strategies[name].run(task, known)
+            if outcome.result is not None:
+                return dataclasses.replace(outcome.result, way=way, why=why)
+            why = f"{name} handed over: {outcome.why}"
+        raise AssertionError("explore always ends with a result")
 
     async def _explore(
         self,
@@ -289,42 +326,6 @@ async def _explored(ending: RunResult, env: REPLEnvironment, calls: ModelCalls) 
         )
     )
     return dataclasses.replace(ending, exploration=seen)
-
-
-def _direct_ending(parts: list[str], trouble: str) -> RunResult:
-    text = "".join(parts)
-    if text.lstrip().startswith("FINAL("):  # a model may do so, though it was not asked to
-        text = parse(text).answer or text
-    if not text.strip():
-        return RunResult(ended=Ended.UNANSWERED, reason=trouble, turns=1)
-    return RunResult(
-        ended=Ended.FORCED if trouble else Ended.ANSWERED, text=text, reason=trouble, turns=1
-    )
-
-
-def _shown_whole(text: str, answer: str) -> Exploration:
-    return Exploration(
-        strategy="direct", exploration_tokens=estimate(text), result_tokens=estimate(answer)
-    )
-
-
-def _follow_up(text: str, request: str) -> list[Message]:
-    said = [Message("assistant", text)] if text.strip() else []
-    return [*said, Message("user", request)]
-
-
-def plan(index: ContextIndex | None, documents: bool, threshold: int) -> Plan:  # noqa: FBT001
-    """Return the way to take for a context, given the tokens below which it is shown."""
-    if documents:
-        return Plan("loop", "there are documents to look into", may_show=False)
-    if index is None:
-        return Plan("direct", "there is no context")
-    if index.length > threshold * 8:
-        return Plan("loop", f"{index.length:,} characters are more than {threshold:,} tokens")
-    tokens = estimate(index.text(0, index.length))
-    if tokens <= threshold:
-        return Plan("direct", f"about {tokens:,} tokens fit into one question ({threshold:,})")
-    return Plan("loop", f"about {tokens:,} tokens are more than {threshold:,}")
 
 
 GIVEN = ("context", "answer")

@@ -192,10 +192,12 @@ class Planned(Event):
     """How the run will work on the question."""
 
     way: str
-    """`loop`, or `direct` if the context fits into one prompt."""
+    """`direct`, `lookup`, `scan` or `loop`; another one follows if it hands over."""
     why: str = ""
     strategy: str = ""
     """The strategy that the memory of earlier runs recommends, if any."""
+    prices: Data = field(default_factory=dict)
+    """What each strategy was expected to take: calls, tokens, seconds, dollars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

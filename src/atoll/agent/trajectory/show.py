@@ -264,7 +264,7 @@ def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
         case events.FinalGiven():
             yield from show_final(canvas, event, level)
         case events.Planned():
-            yield from canvas.say(level, "plan", f"{event.way}: {event.why}", brush.strong)
+            yield from canvas.say(level, "plan", words.plan(event), brush.strong)
         case events.BudgetWarned():
             text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
             yield from canvas.say(level, "budget", text, brush.warn)

@@ -11,7 +11,7 @@ from atoll.text.amounts import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from atoll.agent.trajectory.events import FinalGiven, Usage
+    from atoll.agent.trajectory.events import FinalGiven, Planned, Usage
     from atoll.agent.trajectory.tree import Node, Totals
 
 CELLS = ".-#"
@@ -71,6 +71,18 @@ def pairs(data: Mapping[str, Any]) -> str:
     """Return plain data in one line, without values that are None."""
     known = {name: value for name, value in data.items() if value is not None}
     return " · ".join(f"{name} {_said(value)}" for name, value in known.items())
+
+
+def plan(event: Planned) -> str:
+    """Return the way, why it was taken, and how many tokens each strategy was expected to take."""
+    prices = {
+        name: price["tokens_in"] + price["tokens_out"]
+        for name, price in event.prices.items()
+        if isinstance(price, dict)
+        and all(_whole(price.get(part)) for part in ("tokens_in", "tokens_out"))
+    }
+    listed = ", ".join(f"{name} {tokens:,}" for name, tokens in prices.items())
+    return f"{event.way}: {event.why}" + (f" (tokens, about: {listed})" if listed else "")
 
 
 def prose(text: str) -> str:

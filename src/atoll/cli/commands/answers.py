@@ -25,10 +25,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.agent.rlm.types import Answer
+    from atoll.agent.strategies.planner import Plan
     from atoll.agent.trajectory.events import Event
 
+PLAN_COLUMNS = "{:2}{:9}{:>16}{:>12}{:>10}{:>12}"
 SHOWN_LINES = 8
 NO_TRACE = "none; with --trace FILE every step is kept"
+
+
+def print_plan(plan: Plan, *, as_json: bool) -> None:
+    """Print what each strategy would take; the ones that would be used are marked, in order."""
+    if as_json:
+        prices = {
+            name: {**price.to_dict(), "usd": price.usd} for name, price in plan.prices.items()
+        }
+        print(json.dumps({"order": plan.order, "why": plan.why, "prices": prices}))
+        return
+    print(f"{', then '.join(plan.order)}: {terminal_text.line(plan.why)}")
+    print(PLAN_COLUMNS.format("", "strategy", "calls", "tokens", "seconds", "cost"))
+    for name, price in plan.prices.items():
+        mark = "*" if name == plan.order[0] else "+" if name in plan.order else ""
+        most = price.most_calls
+        calls = f"{price.calls:,}" + (f", at most {most:,}" if most > price.calls else "")
+        cost = "not known" if price.usd is None else f"${price.usd:.4f}"
+        row = (mark, name, calls, f"{price.tokens:,}", f"{price.seconds:,.0f}", cost)
+        print(PLAN_COLUMNS.format(*row))
+    print(
+        "Seconds are those of a model on two cores. * comes first, + follows if it finds nothing."
+    )
 
 
 class InterruptedRun:

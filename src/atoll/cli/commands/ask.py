@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from atoll.agent.rlm.models.types import Completion, Message, Model, OnText, Usage
     from atoll.agent.rlm.types import Answer
+    from atoll.agent.strategies.planner import Plan
     from atoll.agent.trajectory.events import Event
 
 FAILED = 1
@@ -73,6 +74,9 @@ def command(args: Namespace) -> int:
     if args.demo:
         demo.set_up(args)
     check_missing(args)
+    if args.plan:
+        answers.print_plan(asyncio.run(_plan(args)), as_json=args.json)
+        return 0
     progress = _progress(args)
     try:
         with _model(args, progress) as model, _ended_soon() as hurry:
@@ -138,9 +142,17 @@ async def _ask(
     return None if work.cancelled() else work.result()
 
 
+async def _plan(args: Namespace) -> Plan:
+    """Return the plan for the question; no model is asked, and the local one is not started."""
+    async with _rlm(args, model_of(args), lambda _: None) as rlm:
+        return await rlm.plan(args.question, _context(args))
+
+
 def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> RLM:
     level = args.min_isolation
     chosen = {
+        "strategy": args.strategy,
+        "max_cost": args.max_cost,
         "max_depth": args.max_depth,
         "max_tokens": args.max_tokens,
         "temperature": args.temperature,
@@ -167,8 +179,9 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
 
 
 def _budget(args: Namespace) -> Budget:
+    limits = [usd for usd in (args.budget_usd, args.max_cost) if usd is not None]
     given: dict[str, Any] = {
-        "usd": args.budget_usd,
+        "usd": min(limits, default=None),
         "seconds": args.budget_seconds,
         "tokens": args.budget_tokens,
         "iterations": args.max_turns,

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 RECORDING = Path(__file__).with_name("demo_recording.jsonl")
 RECORDED_FROM, RECORDED_ON = "Qwen2.5-Coder-1.5B-Instruct", "2026-11-16"
 QUESTION = "Why was order 7312 delivered late?"
-SETTINGS = {"window": 8_192, "max_tokens": 400, "temperature": 0.0, "max_turns": 6}
+SETTINGS = {
+    "window": 8_192,
+    "max_tokens": 400,
+    "temperature": 0.0,
+    "max_turns": 6,
+    "strategy": "explore",
+}
 """The options that the recording was made with."""
 LINES, MINUTES = 6_000, 7
 STEPS = ("picked", "packed", "labelled", "loaded", "delivered")

@@ -331,7 +331,7 @@ def _remark(event: Event) -> str:
     """Return the line for an event that needs only one."""
     match event:
         case events.Planned():
-            return _line("Plan", f"{event.way}: {event.why}", "plain")
+            return _line("Plan", words.plan(event), "plain")
         case events.Explored():
             return _line("Explored", show.summary(event), "plain")
         case events.BudgetWarned():

@@ -1,0 +1,1 @@
+"""Ways to answer a question over a context, and the planner that chooses one."""
