@@ -16,7 +16,8 @@ from atoll.policy import Isolation
 BIND_A_REPLACED_FILE = """
 import os, sys
 from pathlib import Path
-from atoll.jail.walls import root, syscalls, users
+from atoll.jail.supervisor.spec import Bind
+from atoll.jail.walls import binds, syscalls, users
 folder = Path(sys.argv[1])
 source, target = folder / "source", folder / "target"
 source.write_text("old"), target.touch()
@@ -25,7 +26,7 @@ syscalls.unshare(0x20000)  # CLONE_NEWNS
 fd = os.open(source, os.O_PATH)
 (folder / "new").write_text("new")
 (folder / "new").rename(source)
-root._bind(str(source), fd, str(target))
+binds._bind(Bind(source=str(source), target=""), fd, str(target))
 print(target.read_text())
 """
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from atoll.jail.walls import landlock, syscalls
-from atoll.jail.walls.root import DEVICES, NEW_ROOT, READ_ONLY
+from atoll.jail.walls.binds import NEW_ROOT, READ_ONLY
+from atoll.jail.walls.root import DEVICES
 from atoll.jail.walls.syscalls import ATTR_RDONLY, MS_BIND, MS_NODEV, MS_NOSUID, MS_PRIVATE, MS_REC
 
 _SYSTEM = (

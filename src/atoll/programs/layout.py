@@ -1,21 +1,21 @@
 """Turns rules into binds of a jail: what is shown, what is writable, and what lies over it.
 
 A denied path is covered by a mount. SECURITY: a mount point cannot be renamed or removed in the
-jail, but a folder above it can. So each folder between a writable one and a covered path is bound
-to itself, and becomes a mount point too. A path that does not exist yet is created empty before
-the program starts, to be covered, and removed afterwards if it is still empty.
+jail, but a folder above it can, or a link that leads to it. So each folder between a writable one
+and a covered path is bound to itself, and each link, and becomes a mount point too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.errors import ConfigError
 from atoll.jail.supervisor.spec import Bind
-from atoll.programs.rules import Access, PathRule
+from atoll.programs.placeholder import placeholder
+from atoll.programs.rules import SHOWING, Access, PathRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,103 +27,100 @@ if TYPE_CHECKING:
 def binds_for(rules: ProgramRules) -> Iterator[tuple[Bind, ...]]:
     """Return the binds of the rules; remove what they needed at the end."""
     with contextlib.ExitStack() as stack:
-        covers = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="atoll-exec-")))
-        binds: dict[str, Bind] = {}
+        layout = _Layout(rules, stack)
         for rule in sorted(rules.paths, key=PathRule.rank):
-            if rule.access in (Access.READ, Access.WRITE):
-                writable = rule.access is Access.WRITE
-                binds[str(rule.path)] = _bind(rule.path, writable=writable, owned=rule.owned)
-                continue
-            if not _needed(rules, rule):
-                continue
-            if not rule.path.exists():
-                stack.enter_context(_placeholder(rule.path))
-            for folder in _between(rules, rule.path):
-                binds.setdefault(str(folder), _bind(folder, writable=True))
-            if rule.access is Access.DENY_WRITE:
-                binds[str(rule.path)] = _bind(rule.path)
-            else:
-                cover = _cover(covers / str(len(binds)), rule, rules)
-                stack.callback(_open_up, cover)
-                binds[str(rule.path)] = Bind(source=str(cover), target=str(rule.path))
-        yield tuple(binds.values())
+            layout.add(rule)
+        yield tuple(layout.binds.values())
 
 
-def _bind(path: Path, *, writable: bool = False, owned: bool = True) -> Bind:
-    return Bind(source=str(path), target=str(path), writable=writable, owned=owned)
+class _Layout:
+    """The binds of some rules, as they are added from the shortest path to the longest."""
 
+    def __init__(self, rules: ProgramRules, stack: contextlib.ExitStack) -> None:
+        self._rules, self._stack = rules, stack
+        self._covers: Path | None = None
+        self.binds: dict[str, Bind] = {}
 
-def _needed(rules: ProgramRules, rule: PathRule) -> bool:
-    """Return whether a path could be seen, or written to, without a rule that forbids it."""
-    if rule.access is Access.DENY_WRITE:
-        return _writable_above(rules, rule.path) is not None
-    parent = rules.rule_of(rule.path.parent)
-    named = any(
-        other.path == rule.path for other in rules.paths if other.access is not Access.DENY_READ
-    )
-    return named or parent is not None or rules.shown(rule.path.parent)
+    def add(self, rule: PathRule) -> None:
+        if rule.access in SHOWING:
+            self._bind(rule.path, writable=rule.access is Access.WRITE, owned=rule.owned)
+            return
+        for link in rule.links:
+            self._pin(link)
+        if rule.access is Access.DENY_WRITE:
+            self._deny_write(rule, self._rules.mount_of(rule.path))
+        elif self._names(rule.path) or self._rules.shown(rule.path.parent):
+            self._deny_read(rule, self._rules.mount_of(rule.path.parent))
 
+    def _deny_write(self, rule: PathRule, above: PathRule | None) -> None:
+        if above is None or above.access is not Access.WRITE:
+            return  # it cannot be written to, or not even be seen
+        new = self._stack.enter_context(placeholder(above.path, rule.path))
+        self._pin_ways(above.path, rule.path)
+        source = Path(os.devnull) if new else None  # git does not add a device to a commit
+        self._bind(rule.path, source=source)
 
-def _writable_above(rules: ProgramRules, path: Path) -> Path | None:
-    """Return the innermost writable folder that a path is in, or is."""
-    above = [
-        rule.path
-        for rule in rules.paths
-        if rule.access is Access.WRITE and path.is_relative_to(rule.path)
-    ]
-    return max(above, key=lambda found: len(found.parts), default=None)
+    def _deny_read(self, rule: PathRule, above: PathRule | None) -> None:
+        if above is not None and above.access is Access.WRITE:
+            self._stack.enter_context(placeholder(above.path, rule.path))
+            self._pin_ways(above.path, rule.path)
+        elif not rule.path.exists():
+            return
+        self._bind(rule.path, source=self._cover(rule.path))
 
+    def _bind(
+        self, path: Path, *, source: Path | None = None, writable: bool = False, owned: bool = True
+    ) -> None:
+        shown = source or path
+        self.binds[str(path)] = Bind(
+            source=str(shown),
+            target=str(path),
+            writable=writable,
+            owned=owned and source is None,
+            exact=shown != Path(os.devnull),
+        )
 
-def _between(rules: ProgramRules, path: Path) -> list[Path]:
-    """Return the folders below the writable one on the way to a path, outermost first."""
-    top = _writable_above(rules, path)
-    if top is None or top == path:
-        return []
-    return [parent for parent in reversed(path.parents) if parent != top and top in parent.parents]
+    def _pin(self, link: Path) -> None:
+        """Bind a link to itself, so that it cannot be replaced in a writable folder."""
+        above = self._rules.mount_of(link.parent)
+        if above is not None and above.access is Access.WRITE:
+            self._pin_ways(above.path, link)
+            self._bind(link, owned=False)
 
+    def _pin_ways(self, top: Path, path: Path) -> None:
+        """Bind the folders between a writable one and a path to themselves."""
+        for folder in reversed(path.parents):
+            if top in folder.parents and str(folder) not in self.binds:
+                self._bind(folder, writable=True)
 
-@contextlib.contextmanager
-def _placeholder(path: Path) -> Iterator[None]:
-    """Create an empty file, and the folders above it that are missing; remove them afterwards."""
-    missing = [parent for parent in reversed(path.parents) if not parent.exists()]
-    made: list[Path] = []
-    try:
-        for folder in missing:
-            folder.mkdir()
-            made.append(folder)
-        path.touch(exist_ok=False)
-        made.append(path)
-        yield
-    except OSError as exc:
-        raise ConfigError(f"cannot deny {path}, which does not exist yet: {exc.strerror}") from exc
-    finally:
-        for item in reversed(made):
-            with contextlib.suppress(OSError):
-                if item is not path:
-                    item.rmdir()
-                elif item.stat().st_size == 0:
-                    item.unlink()
+    def _names(self, path: Path) -> bool:
+        """Return whether a rule shows this very path."""
+        return any(rule.path == path and rule.access in SHOWING for rule in self._rules.paths)
 
-
-def _cover(cover: Path, rule: PathRule, rules: ProgramRules) -> Path:
-    """Make what hides a path: without rights, but with a way to what is shown below it."""
-    if not rule.path.is_dir():
-        cover.touch(mode=0)
+    def _cover(self, path: Path) -> Path:
+        """Make what hides a path: without rights, but with a way to what is shown below it."""
+        if self._covers is None:
+            made = tempfile.TemporaryDirectory(prefix="atoll-exec-")
+            self._covers = Path(os.path.realpath(self._stack.enter_context(made)))
+        cover = self._covers / str(len(self.binds))
+        if not path.is_dir():
+            cover.touch(mode=0)
+            return cover
+        cover.mkdir()
+        self._stack.callback(_open_up, cover)
+        ways = {cover}
+        for rule in self._rules.paths:
+            if rule.access in SHOWING and path in rule.path.parents:
+                inner = cover / rule.path.relative_to(path)
+                if rule.path.is_dir():
+                    inner.mkdir(parents=True, exist_ok=True)
+                else:
+                    inner.parent.mkdir(parents=True, exist_ok=True)
+                    inner.touch()
+                ways |= {parent for parent in inner.parents if cover in (parent, *parent.parents)}
+        for way in ways:
+            way.chmod(0o111 if len(ways) > 1 or any(way.iterdir()) else 0)
         return cover
-    cover.mkdir()
-    ways = {cover}
-    for other in rules.paths:
-        if other.access in (Access.READ, Access.WRITE) and rule.path in other.path.parents:
-            inner = cover / other.path.relative_to(rule.path)
-            if other.path.is_dir():
-                inner.mkdir(parents=True, exist_ok=True)
-            else:
-                inner.parent.mkdir(parents=True, exist_ok=True)
-                inner.touch()
-            ways |= {parent for parent in inner.parents if cover in (parent, *parent.parents)}
-    for way in ways:
-        way.chmod(0o111 if len(ways) > 1 or any(way.iterdir()) else 0)
-    return cover
 
 
 def _open_up(cover: Path) -> None:

@@ -12,27 +12,12 @@ from atoll.errors import ConfigError
 from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS
 from atoll.jail.walls.root import SYSTEM_PATHS
 from atoll.network import NetworkPolicy
+from atoll.programs import protected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PROTECTED = (
-    ".git/hooks",
-    ".git/config",
-    ".gitmodules",
-    ".bashrc",
-    ".bash_profile",
-    ".profile",
-    ".zshrc",
-    ".zprofile",
-    ".mcp.json",
-    ".vscode",
-    ".idea",
-    ".claude/commands",
-    ".claude/agents",
-    ".atoll.toml",
-)
-"""Files of a project that other programs run or obey: they stay read-only in a writable folder."""
+MOST_LINKS = 40
 CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates.conf", "/etc/pki/tls/certs")
 _PASSED = ("PATH", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "NO_COLOR", "FORCE_COLOR", "CI")
 _NEVER_WRITABLE = ("/", "/proc", "/dev", "/sys", *SHOWN_FOLDERS, *SYSTEM_PATHS)
@@ -47,6 +32,9 @@ class Access(StrEnum):
     DENY_WRITE = "read-only"
 
 
+SHOWING = (Access.READ, Access.WRITE)
+
+
 @dataclass(frozen=True, slots=True)
 class PathRule:
     """One path, links resolved, and what a program may do there."""
@@ -57,6 +45,8 @@ class PathRule:
     """Where the rule comes from, such as `--write` or `.atoll.toml`."""
     owned: bool = True
     """Whether a program that root starts reads what only root may: not where nobody named it."""
+    links: tuple[Path, ...] = ()
+    """Links on the way to the path as it was written: a program must not replace them."""
 
     @classmethod
     def of(
@@ -69,9 +59,9 @@ class PathRule:
         real = Path(os.path.realpath(path))
         if access is Access.WRITE and str(real) in _NEVER_WRITABLE:
             raise ConfigError(f"{reason}: {real} cannot be writable: name a folder of your own")
-        if access in (Access.READ, Access.WRITE) and not os.path.exists(real):
+        if access in SHOWING and not os.path.exists(real):
             raise ConfigError(f"{reason}: {path} does not exist, or you may not see it")
-        return cls(real, access, reason)
+        return cls(real, access, reason, links=() if access in SHOWING else links_to(path))
 
     def rank(self) -> tuple[int, int]:
         """Order rules: a longer path decides; of two for one path, the one that forbids more."""
@@ -87,6 +77,11 @@ class ProgramRules:
     paths: tuple[PathRule, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     deny_hosts: tuple[str, ...] = ()
+    inspect_tls: bool = False
+    """Whether the proxy reads https."""
+    unix_sockets: bool = True
+    """Whether it may make Unix sockets: through one that lies in a shown folder it would reach a
+    program outside."""
     image: str | None = None
     """A container image whose files it sees in place of this machine's system."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -108,11 +103,8 @@ class ProgramRules:
             )
         access = Access.WRITE if write else Access.READ
         rules = [PathRule.of(path, access, "the current folder")]
-        rules += [
-            PathRule(path / name, Access.DENY_WRITE, "other programs run it or obey it")
-            for name in PROTECTED
-            if write and (path / name).exists() and not (path / name).is_symlink()
-        ]
+        if write:
+            rules += protecting(protected.find(path))
         rules += [
             PathRule(Path(name), Access.READ, "certificates of this machine", owned=False)
             for name in CERTIFICATES
@@ -123,19 +115,34 @@ class ProgramRules:
     @property
     def network(self) -> NetworkPolicy | None:
         """What it may reach; None without an allowed host."""
-        return NetworkPolicy(self.allow_hosts, deny=self.deny_hosts) if self.allow_hosts else None
+        if not self.allow_hosts:
+            return None
+        return NetworkPolicy(
+            self.allow_hosts,
+            deny=self.deny_hosts,
+            inspect_tls=self.inspect_tls,
+            max_bytes=None,
+            max_requests=None,
+            max_seconds=None,
+        )
 
     def shown(self, path: Path) -> bool:
         """Return whether a program sees a path of this machine."""
-        return self.rule_of(path) is not None or any(
-            path.is_relative_to(system) for system in SYSTEM_PATHS
-        )
+        decides = self.rule_of(path)
+        if decides is not None:
+            return decides.access is not Access.DENY_READ
+        return any(path.is_relative_to(system) for system in SYSTEM_PATHS)
 
     def rule_of(self, path: Path) -> PathRule | None:
         """Return the rule that decides about a path: the longest that it is below."""
         covering = [rule for rule in self.paths if path.is_relative_to(rule.path)]
-        best = max(covering, key=PathRule.rank, default=None)
-        return None if best is None or best.access is Access.DENY_READ else best
+        return max(covering, key=PathRule.rank, default=None)
+
+    def mount_of(self, path: Path) -> PathRule | None:
+        """Return the rule that decides about a path but for what keeps it read-only."""
+        others = (rule for rule in self.paths if rule.access is not Access.DENY_WRITE)
+        covering = [rule for rule in others if path.is_relative_to(rule.path)]
+        return max(covering, key=PathRule.rank, default=None)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the program's variables: harmless ones of `own`, then those of the rules."""
@@ -166,12 +173,25 @@ class ProgramRules:
         )
 
 
-def created(folder: Path, before: Iterable[str]) -> tuple[str, ...]:
-    """Return which of the PROTECTED files exist now and did not before."""
-    known = set(before)
-    return tuple(name for name in protected_in(folder) if name not in known)
+def protecting(paths: Iterable[Path]) -> list[PathRule]:
+    """Return the rules that keep files read-only which other programs run or obey."""
+    reason = "other programs run it or obey it"
+    return [PathRule.of(path, Access.DENY_WRITE, reason) for path in paths]
 
 
-def protected_in(folder: Path) -> tuple[str, ...]:
-    """Return which of the PROTECTED files are in a folder."""
-    return tuple(name for name in PROTECTED if os.path.lexists(folder / name))
+def links_to(path: Path) -> tuple[Path, ...]:
+    """Return the links that lead to a path, each where it lies."""
+    found: list[Path] = []
+    here, names = Path("/"), list(path.parts[1:])
+    while names:
+        name = names.pop(0)
+        here = here.parent if name == ".." else here / name
+        if not here.is_symlink():
+            continue
+        if len(found) == MOST_LINKS:
+            raise ConfigError(f"{path}: too many links lead there")
+        found.append(here)
+        target = Path(os.readlink(here))
+        here = Path("/") if target.is_absolute() else here.parent
+        names = [*target.parts[target.is_absolute() :], *names]
+    return tuple(found)

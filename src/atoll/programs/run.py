@@ -25,8 +25,8 @@ from atoll.jail.supervisor import client, packets
 from atoll.jail.supervisor.spec import GUEST_HOME, ImageRoot, JailSpec, Limits
 from atoll.launch.interpreter import IMAGE_PATH
 from atoll.policy import Isolation
+from atoll.programs import protected, terminal
 from atoll.programs import rules as program_rules
-from atoll.programs import terminal
 from atoll.programs.layout import binds_for
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ async def run(
     argv: Sequence[str], rules: ProgramRules, *, seconds: float | None = None
 ) -> ProgramEnd:
     """Run a program; see run_program."""
-    before = program_rules.protected_in(rules.folder)
+    before = _protected(rules)
     gateway = Gateway(rules.network) if rules.network else None
     used = gateway.share(rules.network) if gateway else None
     with contextlib.ExitStack() as stack:
@@ -89,7 +89,7 @@ async def run(
         except SandboxStartError:
             await _explain_host()
             raise
-    created = program_rules.created(rules.folder, before)
+    created = tuple(sorted(_protected(rules) - before))
     network = used.take() if used else None
     return _ended(end, timed_out=timed_out, network=network, created=created)
 
@@ -119,6 +119,12 @@ async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.Exit
         attended=True,
         terminal=terminal.has_terminal(),
     )
+
+
+def _protected(rules: ProgramRules) -> set[str]:
+    """Return the files in the folder that other programs run or obey."""
+    found = (path for path in protected.find(rules.folder) if os.path.lexists(path))
+    return {str(path.relative_to(rules.folder)) for path in found}
 
 
 async def _explain_host() -> None:

@@ -29,6 +29,9 @@ class Bind:
     writable: bool = False
     owned: bool = False
     """Whether the guest is shown as the owner also of what it cannot write to."""
+    exact: bool = False
+    """Whether a link on the way to the source or target fails the start: a program that runs beside
+    this one may have put it there. A source that is a link itself is bound as that link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,14 @@ from typing import TYPE_CHECKING
 from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 from atoll.jail.walls import image_root, users
 from atoll.jail.walls import syscalls as sys
+from atoll.jail.walls.binds import (
+    NEW_ROOT,
+    below_a_bind,
+    bind_all,
+    make_target,
+    open_all,
+    write_file,
+)
 from atoll.jail.walls.private_folders import (
     BOX,
     PRIVATE_FOLDERS,
@@ -32,7 +40,6 @@ if TYPE_CHECKING:
 
     from atoll.jail.supervisor.spec import ImageRoot
 
-NEW_ROOT = "/tmp"
 IMAGE = "/.image"
 """In a zygote's root: an image's files without what is mounted there, for writable_root."""
 SYSTEM_PATHS = (
@@ -56,9 +63,7 @@ JAIL_DEVICES = (*DEVICES, "tty")
 """By the last one a program finds its own terminal, if it has one; never another's."""
 _PRIVATE = tuple(PRIVATE_FOLDERS.values())
 _OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
-READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 ZYGOTE_HOST_DISK = 64 << 20
-REPLACED_AT_MOST = 5
 HIDDEN_PROC = (
     "acpi",
     "kallsyms",
@@ -203,15 +208,15 @@ def _build_tree(
     mapped_owner: int | None = None,
 ) -> None:
     system, links = _open_system()
-    extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
+    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = _open_devices()
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
     _make_skeleton(links)
-    _bind_all(system)
+    bind_all(system)
     _bind_devices(devices)
     furnish(None)
-    _bind_all(extra, mapped_owner)  # last, as an interpreter may well live below /tmp
+    bind_all(extra, mapped_owner)  # last, as an interpreter may well live below /tmp
     _close_ways(extra)
     _enter()
 
@@ -227,7 +232,7 @@ def _build_image(
     points: Mapping[str, bool] = MappingProxyType({}),
 ) -> int | None:
     """Make the root of an image's layers; return the upper one, if it is writable."""
-    extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
+    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = _open_devices()
     layers = image_root.open_layers(image, mapped_owner)
     tmpfs = image_root.mount(
@@ -245,7 +250,7 @@ def _build_image(
         upper = os.open(image_root.UPPER, flags, dir_fd=tmpfs)
     _bind_devices(devices)
     furnish(tmpfs)
-    _bind_all(extra, mapped_owner)
+    bind_all(extra, mapped_owner)
     _enter(writable=image.writable)
     return upper
 
@@ -274,20 +279,16 @@ def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
             continue
         except OSError:  # it is not a link
             others.append(Bind(source=path, target=path))
-    return _open(others), links
-
-
-def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
-    return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in binds]
+    return open_all(others), links
 
 
 def _make_skeleton(links: dict[str, str]) -> None:
     for folder in FOLDERS:
         os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
-        _write_file(NEW_ROOT + path, text.encode())
+        write_file(NEW_ROOT + path, text.encode())
     for name in JAIL_DEVICES:
-        _write_file(f"{NEW_ROOT}/dev/{name}")
+        write_file(f"{NEW_ROOT}/dev/{name}")
     for path, target in (links | LINKS).items():
         os.symlink(target, NEW_ROOT + path)
 
@@ -312,7 +313,7 @@ def uncovered(binds: tuple[Bind, ...]) -> Iterator[None]:
 def _put_back(lifted: list[tuple[Bind, int]]) -> None:
     for bind, tree in lifted:
         if not os.path.exists(bind.target):
-            _make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+            make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
         sys.attach_tree(tree, bind.target)
     _close_ways(lifted, "")
 
@@ -321,51 +322,11 @@ def _inside(path: str, folder: str) -> bool:
     return path.startswith(folder + "/")
 
 
-def _bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) -> None:
-    for bind, fd in binds:
-        target = NEW_ROOT + bind.target
-        if not os.path.exists(target):  # else it lies in a folder bound before
-            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
-        owned = bind.writable or bind.owned
-        if not (owned and mapped_owner and _bind_owned(fd, target, mapped_owner)):
-            _bind(bind.source, fd, target)
-        attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
-        sys.set_mount_attributes(target, attributes, recursive=True)
-        os.close(fd)
-
-
-def _bind_owned(fd: int, target: str, mapped_owner: int) -> bool:
-    """Bind `fd` as the guest's own; return False if its file system cannot translate owners."""
-    try:
-        tree = users.owned_tree(f"/proc/self/fd/{fd}", mapped_owner)
-    except OSError:
-        return False
-    sys.attach_tree(tree, target)
-    os.close(tree)
-    return True
-
-
-def _bind(path: str, fd: int, target: str) -> None:
-    """Bind the open file `fd` to `target`; open `path` again if the file was replaced meanwhile.
-
-    The kernel refuses to bind an unlinked file, and a package manager replaces /etc/ld.so.cache
-    by renaming a new file over it.
-    """
-    for _ in range(REPLACED_AT_MOST):
-        try:
-            return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
-        except FileNotFoundError:
-            fresh = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            os.dup2(fresh, fd, inheritable=False)
-            os.close(fresh)
-    return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
-
-
 def _close_ways(binds: list[tuple[Bind, int]], root: str = NEW_ROOT) -> None:
     """Folders that are only on the way to something: passed through, but not listed."""
     mounted = {*SYSTEM_PATHS, *PRIVATE_FOLDERS.values(), *(bind.target for bind, _ in binds)}
     for way in {way for bind, _ in binds for way in _ways(bind.target)} - _OPEN_WAYS - mounted:
-        if not _below_a_bind(way, binds):
+        if not below_a_bind(way, binds):
             os.chmod(root + way, 0o111)  # noqa: S103 - the least that can be passed through
 
 
@@ -373,25 +334,6 @@ def _ways(path: str) -> list[str]:
     """Return the folders that a path leads through."""
     names = path.split("/")[1:-1]
     return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
-
-
-def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:
-    return any(path.startswith(bind.target + "/") for bind, _ in binds)
-
-
-def _make_target(target: str, *, is_folder: bool) -> None:
-    if is_folder:
-        os.makedirs(target)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        _write_file(target)
-
-
-def _write_file(path: str, data: bytes = b"") -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    if data:
-        os.write(fd, data)
-    os.close(fd)
 
 
 def _bind_devices(devices: list[tuple[str, int]]) -> None:

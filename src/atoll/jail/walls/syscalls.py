@@ -36,12 +36,13 @@ _CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _OPEN_TREE, _MOVE_MOUNT, _CLONE3, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 435, 436, 442
+_OPENAT2, _NO_SYMLINKS, _IN_ROOT = 437, 0x04, 0x10
 """Alike everywhere, as are those of Landlock."""
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
-_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_SYMLINKS = 4, 0x10
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_NEW_LISTENER = 8
@@ -201,9 +202,21 @@ def clone_tree(path: str, *, recursive: bool = False) -> int:
 
 
 def attach_tree(tree_fd: int, target: str) -> None:
-    """Put a detached mount at `target`."""
-    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
+    """Put a detached mount at `target`, which may be the link to a descriptor."""
+    flags = ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_SYMLINKS)
     _call(_MOVE_MOUNT, tree_fd, b"", _AT_FDCWD, _path(target), flags, what="move_mount")
+
+
+def open_place(path: str, folder: int | None = None, *, links: bool = False) -> int:
+    """Open a path for its place; if its last name is a link, the link itself.
+
+    OSError (ELOOP) if a link is on the way, unless `links`: those then lead nowhere but below the
+    `folder`, as if that was the root.
+    """
+    resolve = _IN_ROOT if links else _NO_SYMLINKS
+    how = struct.pack("QQQ", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0, resolve)
+    at = _AT_FDCWD if folder is None else folder
+    return _call(_OPENAT2, at, _path(path), how, ctypes.c_size_t(len(how)), what=f"open {path}")
 
 
 def prctl(option: int, value: int = 0) -> None:
