@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.shared_jail import MAX_REFUSALS, Listener, Notification, Reply
+from atoll.jail.supervisor.shared_jail import MAX_REFUSALS, Listener, Reply
+from atoll.jail.walls.notices import Notice
 from atoll.jail.walls import seccomp, syscalls
 from atoll.jail.walls.seccomp import asked_number
 
@@ -97,11 +98,11 @@ def start(selector):
 
 
 def test_what_is_allowed_goes_on(start, selector):
-    seen: list[Notification] = []
-    asker, listener = start(unshare, lambda notification: seen.append(notification) or ALLOWED)
+    seen: list[Notice] = []
+    asker, listener = start(unshare, lambda notice: seen.append(notice) or ALLOWED)
     assert asker.heard(selector) == 0
-    (notification,) = seen
-    assert (notification.pid, notification.call, notification.argument) == (
+    (notice,) = seen
+    assert (notice.pid, notice.call, notice.arguments[0]) == (
         asker.pid,
         asked_number("unshare"),
         FLAGS,
@@ -117,7 +118,7 @@ def test_what_is_refused_is_not_permitted(start, selector):
 
 
 def test_a_judge_that_finds_nobody_refuses(start, selector):
-    def decide(_question: Notification) -> Reply:
+    def decide(_question: Notice) -> Reply:
         raise ProcessLookupError
 
     asker, listener = start(unshare, decide)
@@ -151,8 +152,8 @@ def test_one_that_is_killed_before_it_is_heard_closes_nothing(start, selector):
 
 
 def test_one_that_is_killed_while_it_is_judged_is_no_error(start, selector):
-    def decide(notification: Notification) -> Reply:
-        os.kill(notification.pid, signal.SIGKILL)
+    def decide(notice: Notice) -> Reply:
+        os.kill(notice.pid, signal.SIGKILL)
         time.sleep(0.1)
         return ALLOWED
 
@@ -164,13 +165,13 @@ def test_a_question_that_a_signal_takes_back_is_asked_again_and_counts_once(star
     """A stop interrupts the wait for an answer; the kernel then makes the same call once more."""
     asked, accepted = [], []
 
-    def decide(notification: Notification) -> Reply:
-        asked.append(notification.ident)
+    def decide(notice: Notice) -> Reply:
+        asked.append(notice.ident)
         if len(asked) == 1:
-            os.kill(notification.pid, signal.SIGSTOP)
-            os.waitpid(notification.pid, os.WUNTRACED)
-            os.kill(notification.pid, signal.SIGCONT)
-        return Reply(allowed=True, on_accepted=lambda: accepted.append(notification.ident))
+            os.kill(notice.pid, signal.SIGSTOP)
+            os.waitpid(notice.pid, os.WUNTRACED)
+            os.kill(notice.pid, signal.SIGCONT)
+        return Reply(allowed=True, on_accepted=lambda: accepted.append(notice.ident))
 
     asker, listener = start(unshare, decide)
     assert asker.heard(selector) == 0

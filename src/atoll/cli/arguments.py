@@ -65,6 +65,7 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "tier": {"choices": ("bare", "numeric", "full"), "metavar": None},
     "durability": {"choices": DURABILITIES, "metavar": None},
     "log": {"choices": ("text", "json"), "metavar": None},
+    "watch": {"choices": ("changes", "all", "nothing"), "metavar": None},
     "export": {"choices": ("openai-messages",), "metavar": None},
 }
 """Arguments of add_argument by the kind of a value; without a metavar, help lists the choices."""

@@ -11,13 +11,15 @@ import binascii
 import zlib
 from typing import TYPE_CHECKING
 
+from atoll.egress.masks import Swap
 from atoll.egress.redactor import HEXADECIMAL, JOINED, PLAIN, Form, Needle, Redactor
 from atoll.egress.rules import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from atoll.network import NetworkPolicy
+    from atoll.egress.masks import Mask
+    from atoll.network import NetworkPolicy, NetworkRequest
 
 SHORTEST, SHORTEST_ENCODED = 4, 8
 """Least characters of a value that is removed: a shorter one occurs in any text by chance."""
@@ -31,14 +33,16 @@ _ZLIB_OR_GZIP = 47
 class Secrets:
     """The values that no guest may see."""
 
-    def __init__(self, policy: NetworkPolicy) -> None:
+    def __init__(self, policy: NetworkPolicy, masks: Sequence[Mask] = ()) -> None:
+        self._masks = masks
         added = [header for headers in policy.headers.values() for header in headers.items()]
+        added += [("", mask.value) for mask in masks]
         parts = {part for name, value in added for part in _parts(name, value)}
         forms = {
             (form.reading, form.needle.text, form.before): form
             for part in sorted(parts)
             if len(part) >= SHORTEST
-            for form in _forms(part.encode())
+            for form in _forms(part.encode("utf-8", "surrogateescape"))
         }
         self._forms = tuple(forms.values())
 
@@ -48,6 +52,10 @@ class Secrets:
     def redactor(self) -> Redactor:
         """Return a filter for one answer."""
         return Redactor(self._forms)
+
+    def swap(self, asked: NetworkRequest) -> Swap:
+        """Return what puts values in place of placeholders into a request."""
+        return Swap(self._masks, asked)
 
     def redact(self, text: str) -> str:
         """Return a message without secrets."""

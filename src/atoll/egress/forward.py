@@ -46,6 +46,8 @@ _OTHER_METHOD = re.compile(rb"x-.*method|.*method-override")
 _OTHER_PATH = re.compile(rb"x-.*(?:ur[il]|path|prefix)")
 """Headers by which some servers use another method or path than the one that was checked, such as
 `X-HTTP-Method-Override`, `X-Original-URL` and `X-Forwarded-Prefix`."""
+MAX_HELD = 1 << 20
+"""Bytes of a body that is held to count it, if values change its length."""
 LOOP_WORK = 1 << 16
 """Bytes that the event loop itself searches for secrets at once; a thread searches more."""
 _PER_HEADER = 256
@@ -139,6 +141,7 @@ class Forwarder:
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
     ) -> None:
         server, used_before = await slot.get(entry.asked)
+        question = await self._unmasked(entry.asked, question)
         request = self._request(entry.asked, question)
         try:
             response = await _ask(server, request, question, entry)
@@ -150,6 +153,23 @@ class Forwarder:
             response = await _ask(server, request, question, entry)
         entry.status = response.status_code
         await self._pass_on(server, response, answer, entry)
+
+    async def _unmasked(self, asked: NetworkRequest, question: Question) -> Question:
+        """Return the request with values in place of the placeholders that the guest has."""
+        swap = self._secrets.swap(asked)
+        if not swap:
+            return question
+        target, headers = swap.text(question.target), swap.headers(question.headers)
+        if question.body is None or swap.keeps_length:
+            body = None if question.body is None else swap.body(question.body)
+            return Question(target, headers, body)
+        lengths = [int(value) for name, value in headers if name == b"content-length"]
+        headers = [header for header in headers if header[0] != b"content-length"]
+        if not lengths or lengths[0] > MAX_HELD:  # the server gets it in chunks
+            return Question(target, headers, swap.body(question.body))
+        data = b"".join([piece async for piece in swap.body(question.body)])
+        headers.append((b"content-length", str(len(data)).encode()))
+        return Question(target, headers, _pieces(data))
 
     def _request(self, asked: NetworkRequest, question: Question) -> h11.Request:
         added = self._rules.added_headers(asked)
@@ -216,6 +236,10 @@ class Forwarder:
         if not self._secrets or not encodings or encodings == ["identity"]:
             return None
         return Unpacker(",".join(encodings))
+
+
+async def _pieces(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def _fault(exc: Exception) -> str:

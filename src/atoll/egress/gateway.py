@@ -16,11 +16,12 @@ from atoll.jail.supervisor.spec import GUEST_HOME
 from atoll.jail.walls.loopback import PROXY_ADDRESS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ssrfguard import Resolver
 
     from atoll.config import SandboxConfig
+    from atoll.egress.masks import Mask
     from atoll.egress.proxy import Proxy
     from atoll.network import NetworkPolicy, NetworkUse, OnRequest
 
@@ -55,7 +56,13 @@ _OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 class Gateway:
     """The proxy of a guest, closed when the last sandbox that shares it is released."""
 
-    def __init__(self, policy: NetworkPolicy, *, resolver: Resolver | None = None) -> None:
+    def __init__(
+        self,
+        policy: NetworkPolicy,
+        *,
+        masks: Sequence[Mask] = (),
+        resolver: Resolver | None = None,
+    ) -> None:
         """`resolver` replaces `socket.getaddrinfo`. ConfigError if the extra is missing."""
         self._rules = Rules(policy)
         self._log = Log()
@@ -63,7 +70,7 @@ class Gateway:
         self._serving: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="atoll-network")
-        self._proxy = self._make_proxy(policy, resolver)
+        self._proxy = self._make_proxy(policy, masks, resolver)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables by which clients in the guest find the proxy; `own` ones win."""
@@ -135,7 +142,9 @@ class Gateway:
         """Return the caller's function of the newest sandbox: older ones may have ended."""
         return self._shares[-1].on_request if self._shares else None
 
-    def _make_proxy(self, policy: NetworkPolicy, resolver: Resolver | None) -> Proxy:
+    def _make_proxy(
+        self, policy: NetworkPolicy, masks: Sequence[Mask], resolver: Resolver | None
+    ) -> Proxy:
         try:
             import ssrfguard  # noqa: F401, PLC0415 - an extra
 
@@ -148,7 +157,7 @@ class Gateway:
 
         parts = Parts(
             rules=self._rules,
-            secrets=Secrets(policy),
+            secrets=Secrets(policy, masks),
             connector=Connector(self._rules, self._threads, resolver),
             budget=Budget(policy),
             log=self._log,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor.spec import Bind
-from atoll.programs.placeholder import placeholder
+from atoll.programs.placeholder import Placeholders
 from atoll.programs.rules import SHOWING, Access, PathRule
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class _Layout:
     def __init__(self, rules: ProgramRules, stack: contextlib.ExitStack) -> None:
         self._rules, self._stack = rules, stack
         self._covers: Path | None = None
+        self._placeholders = stack.enter_context(contextlib.closing(Placeholders()))
         self.binds: dict[str, Bind] = {}
 
     def add(self, rule: PathRule) -> None:
@@ -55,18 +56,18 @@ class _Layout:
     def _deny_write(self, rule: PathRule, above: PathRule | None) -> None:
         if above is None or above.access is not Access.WRITE:
             return  # it cannot be written to, or not even be seen
-        new = self._stack.enter_context(placeholder(above.path, rule.path))
+        new = self._placeholders.make(above.path, rule.path)
         self._pin_ways(above.path, rule.path)
-        source = Path(os.devnull) if new else None  # git does not add a device to a commit
+        source = Path(os.devnull) if new else None
         self._bind(rule.path, source=source)
 
     def _deny_read(self, rule: PathRule, above: PathRule | None) -> None:
         if above is not None and above.access is Access.WRITE:
-            self._stack.enter_context(placeholder(above.path, rule.path))
+            self._placeholders.make(above.path, rule.path)
             self._pin_ways(above.path, rule.path)
         elif not rule.path.exists():
             return
-        self._bind(rule.path, source=self._cover(rule.path))
+        self._bind(rule.path, source=self._cover(rule.path, rule.content))
 
     def _bind(
         self, path: Path, *, source: Path | None = None, writable: bool = False, owned: bool = True
@@ -97,12 +98,16 @@ class _Layout:
         """Return whether a rule shows this very path."""
         return any(rule.path == path and rule.access in SHOWING for rule in self._rules.paths)
 
-    def _cover(self, path: Path) -> Path:
+    def _cover(self, path: Path, content: bytes | None) -> Path:
         """Make what hides a path: without rights, but with a way to what is shown below it."""
         if self._covers is None:
             made = tempfile.TemporaryDirectory(prefix="atoll-exec-")
             self._covers = Path(os.path.realpath(self._stack.enter_context(made)))
         cover = self._covers / str(len(self.binds))
+        if content is not None:
+            cover.write_bytes(content)
+            cover.chmod(0o444)
+            return cover
         if not path.is_dir():
             cover.touch(mode=0)
             return cover

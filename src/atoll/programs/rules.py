@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS
+from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS, Watch
 from atoll.jail.walls.root import SYSTEM_PATHS
 from atoll.network import NetworkPolicy
 from atoll.programs import protected
@@ -17,6 +17,10 @@ from atoll.programs import protected
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from atoll.egress.masks import Mask
+
+PROTECTED = "other programs run it or obey it"
+"""Why files stay read-only that no rule of the user names."""
 MOST_LINKS = 40
 CERTIFICATES = ("/etc/ssl/certs", "/etc/ca-certificates.conf", "/etc/pki/tls/certs")
 _PASSED = ("PATH", "LANG", "LANGUAGE", "TERM", "COLORTERM", "TZ", "NO_COLOR", "FORCE_COLOR", "CI")
@@ -47,6 +51,8 @@ class PathRule:
     """Whether a program that root starts reads what only root may: not where nobody named it."""
     links: tuple[Path, ...] = ()
     """Links on the way to the path as it was written: a program must not replace them."""
+    content: bytes | None = None
+    """What a program reads in place of a hidden file; None: it reads nothing."""
 
     @classmethod
     def of(
@@ -77,8 +83,12 @@ class ProgramRules:
     paths: tuple[PathRule, ...] = ()
     allow_hosts: tuple[str, ...] = ()
     deny_hosts: tuple[str, ...] = ()
+    host_reasons: Mapping[str, str] = field(default_factory=dict)
+    """By entry of `deny_hosts`: what a refusal says."""
     inspect_tls: bool = False
     """Whether the proxy reads https."""
+    masks: tuple[Mask, ...] = ()
+    """Credentials of which the program has a placeholder."""
     unix_sockets: bool = True
     """Whether it may make Unix sockets: through one that lies in a shown folder it would reach a
     program outside."""
@@ -89,6 +99,12 @@ class ProgramRules:
     processes: int | None = 4096
     disk: int | None = 2 << 30
     """Size of the private folders (/tmp, the home folder) together."""
+    watch: Watch = Watch.CHANGES
+    """The refusals that are reported: each call costs about 0.05 ms that is looked at."""
+    ignored: tuple[tuple[str, Path], ...] = ()
+    """Parts of a command, or `*`, and a path below which its refusals are not reported."""
+    hints: tuple[str, ...] = ()
+    """What the caller should hear before the program starts."""
 
     @classmethod
     def for_folder(cls, folder: str | Path = ".", *, write: bool = True) -> ProgramRules:
@@ -125,6 +141,13 @@ class ProgramRules:
             max_requests=None,
             max_seconds=None,
         )
+
+    def allowing(self, named: Iterable[PathRule]) -> ProgramRules:
+        """Return the rules with more; one that names a protected path lifts its protection."""
+        more = tuple(named)
+        lifted = {rule.path for rule in more if rule.access is Access.WRITE}
+        kept = (r for r in self.paths if r.reason != PROTECTED or r.path not in lifted)
+        return replace(self, paths=(*kept, *more))
 
     def shown(self, path: Path) -> bool:
         """Return whether a program sees a path of this machine."""
@@ -175,8 +198,7 @@ class ProgramRules:
 
 def protecting(paths: Iterable[Path]) -> list[PathRule]:
     """Return the rules that keep files read-only which other programs run or obey."""
-    reason = "other programs run it or obey it"
-    return [PathRule.of(path, Access.DENY_WRITE, reason) for path in paths]
+    return [PathRule.of(path, Access.DENY_WRITE, PROTECTED) for path in paths]
 
 
 def links_to(path: Path) -> tuple[Path, ...]:

@@ -11,23 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
 import signal
+import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.concurrency.portal import Portal
 from atoll.egress.gateway import Gateway
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
 from atoll.jail.supervisor import client, packets
-from atoll.jail.supervisor.spec import GUEST_HOME, ImageRoot, JailSpec, Limits
+from atoll.jail.supervisor.spec import GUEST_HOME, Bind, ImageRoot, JailSpec, Limits, Watch
 from atoll.launch.interpreter import IMAGE_PATH
 from atoll.policy import Isolation
 from atoll.programs import protected, terminal
 from atoll.programs import rules as program_rules
+from atoll.programs.find import NOT_EXECUTABLE, NOT_FOUND, NoProgramError, find_program
 from atoll.programs.layout import binds_for
+from atoll.programs.refusals import Watcher
 
 if TYPE_CHECKING:
     import socket
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from atoll.jail.supervisor.client import Lease
     from atoll.network import NetworkUse
+    from atoll.programs.refusals import RefusedFile
     from atoll.programs.rules import ProgramRules
     from atoll.types import EndReport
 
@@ -57,6 +61,8 @@ class ProgramEnd:
     """What it asked the network for, if it was allowed any."""
     created: tuple[str, ...] = ()
     """Files that it made and other programs run or obey: look at them before those do."""
+    refused_files: tuple[RefusedFile, ...] = ()
+    """Files that rules kept it from, as far as `ProgramRules.watch` says."""
 
 
 def run_program(
@@ -78,20 +84,27 @@ async def run(
 ) -> ProgramEnd:
     """Run a program; see run_program."""
     before = _protected(rules)
-    gateway = Gateway(rules.network) if rules.network else None
+    gateway = Gateway(rules.network, masks=rules.masks) if rules.network else None
     used = gateway.share(rules.network) if gateway else None
     with contextlib.ExitStack() as stack:
         spec = await _spec(argv, rules, stack)
         if gateway is not None:
-            spec = replace(spec, env={**gateway.environment(rules.env), **spec.env})
+            spec = _with_gateway(spec, rules, gateway, stack)
+        attendant = _Attendant(spec, rules, gateway)
         try:
-            end, timed_out = await _run(spec, gateway, seconds)
-        except SandboxStartError:
-            await _explain_host()
+            end, timed_out = await attendant.run(seconds)
+        except SandboxStartError as exc:
+            await _explain_start(exc)
             raise
-    created = tuple(sorted(_protected(rules) - before))
-    network = used.take() if used else None
-    return _ended(end, timed_out=timed_out, network=network, created=created)
+    return ProgramEnd(
+        exit_code=TIMED_OUT if timed_out else _exit_code(end),
+        signal=end.signal,
+        out_of_memory=end.out_of_memory,
+        timed_out=timed_out,
+        network=used.take() if used else None,
+        created=tuple(sorted(_protected(rules) - before)),
+        refused_files=attendant.refused,
+    )
 
 
 async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack) -> JailSpec:
@@ -118,7 +131,26 @@ async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.Exit
         folder=str(rules.folder),
         attended=True,
         terminal=terminal.has_terminal(),
+        unix_sockets=rules.unix_sockets,
+        watch=rules.watch,
     )
+
+
+def _with_gateway(
+    spec: JailSpec, rules: ProgramRules, gateway: Gateway, stack: contextlib.ExitStack
+) -> JailSpec:
+    """Return the jail with the variables that lead to the proxy, and its certificate."""
+    env = {**gateway.environment(rules.env), **spec.env}
+    params = gateway.guest_params()
+    if "ca" not in params:
+        return replace(spec, env=env)
+    file = tempfile.NamedTemporaryFile("w", suffix=".pem")  # noqa: SIM115
+    stack.enter_context(file)
+    file.write(params["ca"])
+    file.flush()
+    os.fchmod(file.fileno(), 0o644)
+    bind = Bind(source=file.name, target=params["ca_file"])
+    return replace(spec, env=env, binds=(*spec.binds, bind))
 
 
 def _protected(rules: ProgramRules) -> set[str]:
@@ -127,40 +159,21 @@ def _protected(rules: ProgramRules) -> set[str]:
     return {str(path.relative_to(rules.folder)) for path in found}
 
 
-async def _explain_host() -> None:
-    """Raise BackendUnavailableError if no jail can be made on this machine.
+async def _explain_start(failure: SandboxStartError) -> None:
+    """Raise an error that says more: about the program, or that no jail can be made here.
 
     Asked only after a failure: to examine the host takes as long as to run a program.
     """
+    if failure.step.startswith("execute "):
+        missing = failure.reason == os.strerror(errno.ENOENT)
+        name, code = failure.step.partition(" ")[2], NOT_FOUND if missing else NOT_EXECUTABLE
+        raise NoProgramError(f"{name} cannot be started: {failure.reason}", code)
     from atoll.jail.measure import probe  # noqa: PLC0415
 
     report = await probe.host()
     if report.level < Isolation.JAILED:
         reason = f"no jail can be made here: {report.failure}"
         raise BackendUnavailableError("exec", reason, "`atoll doctor` says more.")
-
-
-def find_program(argv: Sequence[str], rules: ProgramRules) -> str:
-    """Return the program's path in its jail; ConfigError says what to type if it is not there."""
-    if not argv:
-        raise ConfigError("name a program: atoll exec CMD ...")
-    name = argv[0]
-    if rules.image is not None:  # pid 1 looks for it, in the image
-        return name
-    folders = rules.environment(os.environ).get("PATH", os.defpath).split(os.pathsep)
-    places = [rules.folder / name] if "/" in name else [Path(at, name) for at in folders if at]
-    # Not Path.is_file: that raises for a folder of another user.
-    present = [place for place in places if os.path.isfile(place) and os.access(place, os.X_OK)]
-    for place in present:  # as a shell in the jail would, which does not see all folders of PATH
-        if rules.shown(place) and rules.shown(place.resolve()):
-            return str(place)
-    if not present:
-        raise ConfigError(f"{name}: no such program")
-    hidden = present[0] if not rules.shown(present[0]) else present[0].resolve()
-    folder = hidden.parent.parent if hidden.parent.name == "bin" else hidden.parent
-    raise ConfigError(
-        f"{name} is {hidden}, which the program's jail does not show: add --read {folder}"
-    )
 
 
 def _limits(rules: ProgramRules) -> Limits:
@@ -175,40 +188,59 @@ def _limits(rules: ProgramRules) -> Limits:
     )
 
 
-async def _run(
-    spec: JailSpec, gateway: Gateway | None, seconds: float | None
-) -> tuple[EndReport, bool]:
-    ours, theirs = packets.pair()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(ours)
-        with theirs:
-            if spec.terminal:
-                given = [os.open(os.devnull, os.O_RDWR)] * 3
-                stack.callback(os.close, given[0])
-            else:
-                given = stack.enter_context(terminal.passed_streams())
-            lease = client.request(spec, [*given, theirs.fileno()])
-        try:
-            await lease.started
-            if gateway is not None:
-                gateway.listen(await lease.listener())
-            if spec.terminal:
-                stack.enter_context(terminal.attached(await _receive_master(ours, stack)))
-            packets.send(ours, "go")
-            with _signals_passed_on(lease):
-                return await _wait(lease, seconds)
-        finally:
-            await lease.close()
-            if gateway is not None:
-                await gateway.close()
+class _Attendant:
+    """Runs a jail: connects its streams or terminal, its proxy and its notifications."""
 
+    def __init__(self, spec: JailSpec, rules: ProgramRules, gateway: Gateway | None) -> None:
+        self._spec, self._rules, self._gateway = spec, rules, gateway
+        self.refused: tuple[RefusedFile, ...] = ()
 
-async def _receive_master(ours: socket.socket, stack: contextlib.ExitStack) -> int:
-    message = await asyncio.to_thread(packets.receive, ours)
-    if message is None:
-        raise ConfigError("the jail has no terminal: use a pipe, as in `atoll exec CMD | cat`")
-    stack.callback(os.close, message.fds[0])
-    return message.fds[0]
+    async def run(self, seconds: float | None) -> tuple[EndReport, bool]:
+        """Run the program; return how it ended, and whether at the time limit."""
+        ours, theirs = packets.pair()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ours)
+            with theirs:
+                given = self._streams(stack)
+                lease = client.request(self._spec, [*given, theirs.fileno()])
+            try:
+                await lease.started
+                if self._gateway is not None:
+                    self._gateway.listen(await lease.listener())
+                await self._attend(ours, stack)
+                packets.send(ours, "go")
+                with _signals_passed_on(lease):
+                    return await _wait(lease, seconds)
+            finally:
+                await lease.close()
+                if self._gateway is not None:
+                    await self._gateway.close()
+
+    def _streams(self, stack: contextlib.ExitStack) -> list[int]:
+        if not self._spec.terminal:
+            return stack.enter_context(terminal.passed_streams())
+        null = os.open(os.devnull, os.O_RDWR)
+        stack.callback(os.close, null)
+        return [null] * 3
+
+    async def _attend(self, ours: socket.socket, stack: contextlib.ExitStack) -> None:
+        """Take over what pid 1 opened: the master of the terminal, the listener of calls."""
+        watched = self._spec.watch is not Watch.NOTHING
+        if not (watched or self._spec.terminal):
+            return
+        message = await asyncio.to_thread(packets.receive, ours)
+        if message is None:
+            raise ConfigError("the jail has no terminal: use a pipe, as in `atoll exec CMD | cat`")
+        if watched:
+            watcher = Watcher(self._rules, self._spec.argv, message.fds.pop())
+            stack.callback(self._close_watcher, watcher)
+        for master in message.fds:
+            stack.callback(os.close, master)
+            stack.enter_context(terminal.attached(master))
+
+    def _close_watcher(self, watcher: Watcher) -> None:
+        watcher.close()
+        self.refused = tuple(watcher.refused)
 
 
 async def _wait(lease: Lease, seconds: float | None) -> tuple[EndReport, bool]:
@@ -237,15 +269,5 @@ def _signals_passed_on(lease: Lease) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _ended(
-    end: EndReport, *, timed_out: bool, network: NetworkUse | None, created: tuple[str, ...]
-) -> ProgramEnd:
-    code = end.exit if end.exit is not None else 128 + (end.signal or signal.SIGKILL)
-    return ProgramEnd(
-        exit_code=TIMED_OUT if timed_out else code,
-        signal=end.signal,
-        out_of_memory=end.out_of_memory,
-        timed_out=timed_out,
-        network=network,
-        created=created,
-    )
+def _exit_code(end: EndReport) -> int:
+    return end.exit if end.exit is not None else 128 + (end.signal or signal.SIGKILL)

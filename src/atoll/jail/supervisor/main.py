@@ -354,7 +354,10 @@ def _become_init(
 ) -> NoReturn:
     if jail.host_uid is not None:
         _hand_over(guest_fds, jail.host_uid)
-    steps.take(steps.STARTED if jail.container is None else steps.CONTAINER, jail)
+    walls = steps.STARTED if jail.container is None else steps.CONTAINER
+    if spec.filtered_late:  # see init: until then only our own code runs
+        walls = tuple(step for step in walls if step is not steps.filter_calls)
+    steps.take(walls, jail)
     below = "" if jail.container is None else container.GUEST_ROOT
     # Opened here, as a supervisor that is not root may not open them of a process in a jail.
     entrance = Entrance.of("self").descriptors() if jail.container is None else ()

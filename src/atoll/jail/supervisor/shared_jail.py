@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import select
 import signal
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import meter
-from atoll.jail.walls import seccomp
+from atoll.jail.walls import notices, seccomp
 
 if TYPE_CHECKING:
     import selectors
@@ -32,10 +30,8 @@ if TYPE_CHECKING:
 
     from atoll.jail.supervisor.jail_record import JailRecord
     from atoll.jail.supervisor.spec import Bind
+    from atoll.jail.walls.notices import Notice
 
-_RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103
-_CONTINUE = 1
-_NOTICE, _REPLY, _ADDITION = "=QIIiIQ6Q", "=QqiI", "=QIIII"
 _ANY = 0xFFFFFFFF
 MAX_REFUSALS = 64
 SCANS = 3
@@ -102,19 +98,17 @@ class SharedJail:
         if self.listener is not None:
             self.listener.close()
 
-    def _decide(self, notification: Notification) -> Reply:
+    def _decide(self, notice: Notice) -> Reply:
         """Give a guest its passed descriptor; allow a new clone its next system call."""
-        if notification.wants_fd:
-            guests = (
-                session for session in self.sessions if session.guest_pid() == notification.pid
-            )
+        if wants_fd(notice):
+            guests = (session for session in self.sessions if session.guest_pid() == notice.pid)
             return next((guest.next_passed_fd() for guest in guests), Reply())
         clones = [
             session.clone_in_progress
             for session in self.sessions
             if session.clone_in_progress is not None
         ]
-        asking = next((clone for clone in clones if clone.allows(notification)), None)
+        asking = next((clone for clone in clones if clone.allows(notice)), None)
         return Reply() if asking is None else Reply(allowed=True, on_accepted=asking.step_taken)
 
     def _belongs_to_no_session(self, space: int) -> bool:
@@ -167,19 +161,9 @@ def _kill(pid: int, mount_namespace: int) -> None:
             os.close(fd)
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
-    """A system call that waits for the supervisor's reply."""
-
-    ident: int
-    pid: int
-    call: int
-    argument: int
-
-    @property
-    def wants_fd(self) -> bool:
-        """Whether the guest asks for a passed descriptor: `setns` with fd -1."""
-        return self.call == seccomp.asked_number("setns") and self.argument & _ANY == _ANY
+def wants_fd(notice: Notice) -> bool:
+    """Return whether the guest asks for a passed descriptor: `setns` with fd -1."""
+    return notice.call == seccomp.asked_number("setns") and notice.arguments[0] & _ANY == _ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +181,7 @@ class Listener:
     """The notifications of one filter. `decide` says what becomes of each."""
 
     def __init__(
-        self, fd: int, decide: Callable[[Notification], Reply], selector: selectors.BaseSelector
+        self, fd: int, decide: Callable[[Notice], Reply], selector: selectors.BaseSelector
     ) -> None:
         self._fd, self._decide, self._selector = fd, decide, selector
         self._refusals = 0
@@ -220,45 +204,30 @@ class Listener:
     def _on_event(self) -> None:
         events = dict(self._poll.poll(0)).get(self._fd, 0)
         if events & select.POLLIN:
-            notification = self._receive()
-            if notification is not None:
-                self._consider(notification)
+            notice = notices.receive(self._fd)
+            if notice is not None:
+                self._consider(notice)
         elif events:
             self.close()  # no process with this filter is left
 
-    def _consider(self, notification: Notification) -> None:
+    def _consider(self, notice: Notice) -> None:
         try:
-            reply = self._decide(notification)
+            reply = self._decide(notice)
         except OSError:
             reply = Reply()  # the process ended while it was checked
         with contextlib.suppress(OSError):  # killed meanwhile, or the question was taken back
-            self._answer(notification, reply)
+            self._answer(notice, reply)
             if reply.on_accepted is not None:
                 reply.on_accepted()
         if self._refusals > MAX_REFUSALS:
             self.close()
 
-    def _answer(self, notification: Notification, reply: Reply) -> None:
+    def _answer(self, notice: Notice, reply: Reply) -> None:
         if reply.passed_fd is not None:
-            answer = self._add_fd(notification, reply.passed_fd), 0, 0
+            number = notices.add_descriptor(self._fd, notice, reply.passed_fd)
+            notices.answer(self._fd, notice, number)
         elif reply.allowed:
-            answer = 0, 0, _CONTINUE
+            notices.proceed(self._fd, notice)
         else:
             self._refusals += 1
-            answer = 0, -errno.EPERM, 0
-        fcntl.ioctl(self._fd, _SEND, struct.pack(_REPLY, notification.ident, *answer))
-
-    def _add_fd(self, notification: Notification, fd: int) -> int:
-        """Add a copy of a descriptor to the process; return its number there."""
-        request = bytearray(struct.pack(_ADDITION, notification.ident, 0, fd, 0, os.O_CLOEXEC))
-        return int(fcntl.ioctl(self._fd, _ADD, request))
-
-    def _receive(self) -> Notification | None:
-        """Return the next notification; None if the process was killed before it was read."""
-        buffer = bytearray(struct.calcsize(_NOTICE))
-        try:
-            fcntl.ioctl(self._fd, _RECEIVE, buffer)
-        except OSError:
-            return None
-        ident, pid, _, call, _, _, argument, *_ = struct.unpack(_NOTICE, buffer)
-        return Notification(ident, pid, call, argument)
+            notices.answer(self._fd, notice, 0, errno.EPERM)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypedDict
 
 from atoll.jail.supervisor import packets
@@ -32,6 +33,16 @@ class Bind:
     exact: bool = False
     """Whether a link on the way to the source or target fails the start: a program that runs beside
     this one may have put it there. A source that is a link itself is bound as that link."""
+
+
+class Watch(StrEnum):
+    """Calls about files that a host can hear of."""
+
+    NOTHING = "nothing"
+    CHANGES = "changes"
+    """Those that create, write, move or remove."""
+    ALL = "all"
+    """Also those that open a file to read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +108,19 @@ class JailSpec:
     """Whether a socket follows the descriptors, on which pid 1 waits: see init."""
     terminal: bool = False
     """Whether the program gets a terminal of the jail's own instead of descriptors."""
+    unix_sockets: bool = True
+    """Whether it may make Unix sockets, and so use those that lie in folders of the host."""
+    watch: Watch = Watch.NOTHING
+    """The calls that the host hears of before they are made. It needs `attended`."""
+
+    def __post_init__(self) -> None:
+        if self.filtered_late and not self.attended:
+            raise ValueError("a jail with a filter of its own must be attended")
+
+    @property
+    def filtered_late(self) -> bool:
+        """Whether pid 1 installs the filter of calls just before it starts the program."""
+        return self.watch is not Watch.NOTHING or not self.unix_sockets
 
 
 def check_pretence(root: ImageRoot | None, workspace: str | None, binds: tuple[Bind, ...]) -> None:
@@ -201,4 +225,6 @@ def requested(kind: str, fields: dict[str, Any]) -> Spec:
         fields["root"] = ImageRoot(layers=layers, **fields["root"])
     if "limits" in fields:
         fields["limits"] = limits_from(fields["limits"])
+    if "watch" in fields:
+        fields["watch"] = Watch(fields["watch"])
     return _KINDS[kind](**fields)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.jail.measure.meter import ContainerMemory
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.jail_record import JailRecord
-from atoll.jail.supervisor.shared_jail import Listener, Reply
+from atoll.jail.supervisor.shared_jail import Listener, Reply, wants_fd
 from atoll.jail.walls import joined
 from atoll.jail.walls.remove import remove_tree
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import socket
 
     from atoll.jail.measure.cgroup import Cgroup
-    from atoll.jail.supervisor.shared_jail import Notification
     from atoll.jail.supervisor.spec import JailSpec, ZygoteHostSpec
     from atoll.jail.walls import steps
+    from atoll.jail.walls.notices import Notice
 
 
 class StartedRecord(JailRecord):
@@ -199,8 +199,8 @@ class ColdJailRecord(StartedRecord):
             self._listener = Listener(fd, self._decide, self._selector)
         self._started()
 
-    def _decide(self, notification: Notification) -> Reply:
-        return self.next_passed_fd() if notification.wants_fd else Reply()
+    def _decide(self, notice: Notice) -> Reply:
+        return self.next_passed_fd() if wants_fd(notice) else Reply()
 
     def _open_folders(self) -> list[int]:
         """Return the folders that were opened when the jail was built."""

@@ -24,9 +24,23 @@ READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 REPLACED_AT_MOST = 5
 
 
-def open_all(binds: list[Bind]) -> list[tuple[Bind, int]]:
-    """Open the source of each bind."""
-    return [(bind, _open_source(bind)) for bind in binds]
+def open_all(binds: list[Bind], mapped_owner: int | None = None) -> list[tuple[Bind, int]]:
+    """Open the source of each bind; of the folder that NEW_ROOT will cover, make a copy."""
+    return [
+        (bind, _copy(bind, mapped_owner) if bind.source == NEW_ROOT else _open_source(bind))
+        for bind in binds
+    ]
+
+
+def _copy(bind: Bind, mapped_owner: int | None) -> int:
+    try:
+        return users.owned_tree(bind.source, mapped_owner if _is_owned(bind) else None)
+    except OSError:  # its file system cannot translate owners
+        return sys.clone_tree(bind.source)
+
+
+def _is_owned(bind: Bind) -> bool:
+    return bind.writable or bind.owned
 
 
 def _open_source(bind: Bind) -> int:
@@ -44,8 +58,9 @@ def bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) -> 
         if not (bind.exact and inside) and not os.path.exists(target):
             make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
         with _place(bind, links=not inside) as place:
-            owned = bind.writable or bind.owned
-            if not (owned and mapped_owner and _bind_owned(fd, place, mapped_owner)):
+            if bind.source == NEW_ROOT:
+                sys.attach_tree(fd, place)
+            elif not (_is_owned(bind) and mapped_owner and _bind_owned(fd, place, mapped_owner)):
                 _bind(bind, fd, place)
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
         with _place(bind, links=not inside) as place:  # once more: now it is the new mount

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
-ALLOW, _KILL, _ASK = 0x7FFF0000, 0x80000000, 0x7FC00000
+ALLOW, _KILL, ASK = 0x7FFF0000, 0x80000000, 0x7FC00000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
@@ -49,7 +49,7 @@ def assemble(
         (AT_LEAST, 0, 1, _X32),
         (RETURN, 0, 0, _KILL),
     ]
-    steps = {number: [(RETURN, 0, 0, _ASK)] for number in asked}
+    steps = {number: [(RETURN, 0, 0, ASK)] for number in asked}
     steps |= {number: [(RETURN, 0, 0, refuse(errno.EPERM))] for number in refused}
     allow = [(RETURN, 0, 0, ALLOW)]
     steps |= {number: rules.get(name, allow) for name, number in allowed.items()}

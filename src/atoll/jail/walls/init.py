@@ -3,8 +3,8 @@
 SECURITY: it has the same restrictions as the guest, which cannot read its memory or descriptors
 (not dumpable). It ends, and with it the whole jail, when the supervisor is gone.
 
-If the spec is attended, the last descriptor is a socket: pid 1 sends the host the master of a
-terminal, if the program gets one, and starts the program when the host says so.
+If the spec is attended, the last descriptor is a socket, on which pid 1 sends the host what it
+opened for it, and waits until it may start the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import signal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.supervisor import packets
-from atoll.jail.walls import syscalls
+from atoll.jail.supervisor.spec import Watch
+from atoll.jail.walls import seccomp, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,13 +50,25 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
 
 
 def _await_host(spec: JailSpec, control_fd: int) -> int | None:
-    """Wait until the host says that the program may start; return its terminal, if it gets one."""
+    """Wait until the host says that the program may start; return its terminal, if it gets one.
+
+    The host gets the master of the terminal and the listener of watched calls: from then on it has
+    to answer them, also those of this process.
+    """
     terminal = None
     with packets.end(control_fd) as control:
+        fds = []
         if spec.terminal:
             master, terminal = os.openpty()
-            packets.send(control, "terminal", [master])
-            os.close(master)
+            fds.append(master)
+        if spec.filtered_late:
+            watched = spec.watch is not Watch.NOTHING
+            program = seccomp.jail_program(unix_sockets=spec.unix_sockets, watch=spec.watch)
+            listener = syscalls.install_filter(program, listen=watched)
+            fds += [] if listener is None else [listener]
+        if fds:
+            packets.send(control, "ready", fds)
+        packets.close_all(fds)
         if packets.receive(control) is None:
             os._exit(1)
     return terminal

@@ -208,7 +208,7 @@ def _build_tree(
     mapped_owner: int | None = None,
 ) -> None:
     system, links = _open_system()
-    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")))
+    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")), mapped_owner)
     devices = _open_devices()
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
@@ -232,7 +232,7 @@ def _build_image(
     points: Mapping[str, bool] = MappingProxyType({}),
 ) -> int | None:
     """Make the root of an image's layers; return the upper one, if it is writable."""
-    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")))
+    extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")), mapped_owner)
     devices = _open_devices()
     layers = image_root.open_layers(image, mapped_owner)
     tmpfs = image_root.mount(

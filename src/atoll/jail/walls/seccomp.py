@@ -11,10 +11,12 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from atoll.jail.supervisor.spec import GUEST_UID
+from atoll.jail.supervisor.spec import GUEST_UID, Watch
 from atoll.jail.walls import syscalls
 from atoll.jail.walls.bpf import (
     ALLOW,
+    ANY_BIT,
+    ASK,
     EQUAL,
     RETURN,
     argument,
@@ -45,6 +47,22 @@ _MODE_ARGUMENTS = {
     **dict.fromkeys(("chmod", "fchmod", "creat", "mkdir", "mknod"), 1),
     **dict.fromkeys(("fchmodat", "fchmodat2", "open", "mkdirat", "mknodat"), 2),
     "openat": 3,
+}
+OPEN_FLAGS = {"open": 1, "openat": 2}
+TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+FILE_CHANGES: dict[str, tuple[tuple[int | None, int], ...]] = {
+    **dict.fromkeys(("creat", "truncate", "mkdir", "rmdir", "unlink", "mknod"), ((None, 0),)),
+    **dict.fromkeys(("mkdirat", "unlinkat", "mknodat"), ((0, 1),)),
+    **dict.fromkeys(("link", "symlink"), ((None, 1),)),
+    "rename": ((None, 0), (None, 1)),
+    **dict.fromkeys(("renameat", "renameat2"), ((0, 1), (2, 3))),
+    "linkat": ((2, 3),),
+    "symlinkat": ((1, 2),),
+}
+"""Calls that change folders: which argument is a folder, if any, and which a path below it."""
+FILE_OPENS: dict[str, tuple[tuple[int | None, int], ...]] = {
+    "open": ((None, 0),),
+    "openat": ((0, 1),),
 }
 _ID_ARGUMENTS = {
     **dict.fromkeys(("chown", "fchown", "lchown"), (1, 2)),
@@ -87,27 +105,61 @@ _SO_PEERPIDFD = 77
 
 
 @functools.cache
-def jail_program(*, clones: bool = False, pretends: bool = False) -> bytes:
+def jail_program(
+    *,
+    clones: bool = False,
+    pretends: bool = False,
+    unix_sockets: bool = True,
+    watch: Watch = Watch.NOTHING,
+) -> bytes:
     """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls.
 
     With `pretends`, changes of owners and users do nothing and succeed, and set-id bits may be set.
+    Without `unix_sockets` there are only pairs of them. With `watch` the host hears of calls about
+    files, and no descriptors are passed.
     """
     rules = (
         {name: [_DO_NOTHING] for name in PRETENDED} if pretends else _mode_rules() | _id_rules()
     ) | {
         "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
-        "socket": _families(_NO_AUDIT if pretends else errno.EACCES),
+        "socket": _families(
+            _NO_AUDIT if pretends else errno.EACCES,
+            _FAMILIES if unix_sockets else (socket.AF_INET, socket.AF_INET6),
+        ),
         "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
         "fcntl": _no_leases(),
         **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
     }
-    asked = ASKED if clones else PASSED_FDS
+    asked: Iterable[str] = ASKED if clones else PASSED_FDS
+    if watch is not Watch.NOTHING:
+        rules |= _watched(rules, watch)
+        asked = ()
     allowed = numbers() | (numbers(PRETENDED_ALONE) if pretends else {})
     refused = [number for number in _refused(asked) if number not in allowed.values()]
     return assemble(allowed, rules, map(asked_number, asked), refused=refused)
+
+
+def _watched(rules: dict[str, list[Instruction]], watch: Watch) -> dict[str, list[Instruction]]:
+    """Return the rules of calls about files, which ask where they would allow."""
+    asking = {name: _asking(rules.get(name, [(RETURN, 0, 0, ALLOW)])) for name in FILE_CHANGES}
+    for name, flags in OPEN_FLAGS.items():
+        asked = [] if watch is Watch.ALL else [argument(flags), (ANY_BIT, 1, 0, TO_WRITE)]
+        asking[name] = [
+            argument(_MODE_ARGUMENTS[name]),
+            (ANY_BIT, 0, 1, _SET_ID_BITS),
+            (RETURN, 0, 0, refuse(errno.EPERM)),
+            *asked,
+            *([(RETURN, 0, 0, ALLOW)] if asked else []),
+            (RETURN, 0, 0, ASK),
+        ]
+    return asking
+
+
+def _asking(rule: list[Instruction]) -> list[Instruction]:
+    return [(*step[:3], ASK) if step == (RETURN, 0, 0, ALLOW) else step for step in rule]
 
 
 def zygote_program() -> bytes:
@@ -159,9 +211,9 @@ def _refused(asked: Iterable[str]) -> list[int]:
     return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
 
 
-def _families(code: int = errno.EACCES) -> list[Instruction]:
+def _families(code: int = errno.EACCES, families: tuple[int, ...] = _FAMILIES) -> list[Instruction]:
     """Few families, and of these the protocols that programs use."""
-    *family, _allow = only_values(0, _FAMILIES, code)
+    *family, _allow = only_values(0, families, code)
     return [*family, *only_values(2, _PROTOCOLS, errno.EPROTONOSUPPORT)]
 
 

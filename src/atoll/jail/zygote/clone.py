@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import selectors
 
     from atoll.jail.measure.cgroup import Cgroup
-    from atoll.jail.supervisor.shared_jail import Notification, SharedJail
+    from atoll.jail.supervisor.shared_jail import SharedJail
+    from atoll.jail.walls.notices import Notice
 
 _CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
@@ -77,14 +78,14 @@ class CloneRecord(JailRecord):
         """Return the jail's root processes: the clone's orphans become children of its init."""
         return self.shared_jail.roots() if self.mount_namespace else []
 
-    def allows(self, notification: Notification) -> bool:
+    def allows(self, notice: Notice) -> bool:
         """Return whether the new clone may make this system call now."""
         call = self._steps[0] if self._steps else ""
-        if not call or notification.call != seccomp.asked_number(call):
+        if not call or notice.call != seccomp.asked_number(call):
             return False
-        if self._pid != notification.pid and (self._pid or not self._adopt(notification.pid)):
+        if self._pid != notice.pid and (self._pid or not self._adopt(notice.pid)):
             return False
-        return call != "unshare" or self._keep_namespace(notification.argument)
+        return call != "unshare" or self._keep_namespace(notice.arguments[0])
 
     def step_taken(self) -> None:
         """Note that the clone has been allowed its next system call."""
