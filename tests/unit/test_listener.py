@@ -15,8 +15,8 @@ import pytest
 
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.shared_jail import MAX_REFUSALS, Listener, Reply
-from atoll.jail.walls.notices import Notice
 from atoll.jail.walls import seccomp, syscalls
+from atoll.jail.walls.notices import Notice
 from atoll.jail.walls.seccomp import asked_number
 
 ALLOWED = Reply(allowed=True)
