@@ -181,7 +181,7 @@ def damaged(path):
         (foreign, "another program's database"),
         (newer, "of a newer Atoll"),
         (damaged, "damaged: name another file"),
-        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.mkdir(), "not a regular file"),
         (os.mkfifo, "not a regular file"),
     ],
 )

@@ -210,4 +210,4 @@ def test_processes_leave_no_descriptors_with_the_service(api: Api) -> None:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     first = [start() for _ in range(4)][-1]
-    assert max(start() for _ in range(8)) <= first + 2, "what has ended holds none"
+    assert max(start() for _ in range(12)) <= first + 8, "a guest that is parked meanwhile has some"

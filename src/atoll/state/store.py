@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from atoll.errors import StateError, StateTooLargeError
 from atoll.policy import check_positive
+from atoll.state import sqlite_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -167,7 +168,7 @@ class SqliteStateStore:
                 yield db
         except (sqlite3.Error, OSError) as exc:
             self.close()
-            if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
+            if sqlite_file.is_damaged(exc):
                 raise StateError(self._set_aside()) from exc
             raise StateError(f"the states in {self._path} cannot be used: {exc}") from exc
 
@@ -177,13 +178,12 @@ class SqliteStateStore:
         if known is not None and self._local.owner == os.getpid():
             return known
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, check_same_thread=False)
+        db = sqlite_file.open_file(self._path, busy_seconds=BUSY_SECONDS)
+        db.isolation_level = "DEFERRED"  # `with db` is a transaction
         self._open.add(db)
         self._local.db, self._local.owner = db, os.getpid()
         self._local.inode = os.stat(self._path).st_ino
-        os.chmod(self._path, 0o600)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = NORMAL")
+        sqlite_file.write_ahead(db)
         db.executescript(_SCHEMA)
         return db
 

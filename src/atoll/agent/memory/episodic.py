@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 import re
 import sqlite3
-import stat
 import statistics
 import time
 from dataclasses import asdict, dataclass
@@ -26,8 +24,10 @@ from typing import TYPE_CHECKING, Any
 from atoll.agent.memory.vectors import intent_embedder, pack, similarities
 from atoll.errors import ConfigError, MemoryStoreError
 from atoll.policy import check_positive
+from atoll.state import sqlite_file
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Sequence
 
     from atoll.agent.memory.vectors import Embedder
@@ -65,7 +65,8 @@ class Database:
     def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
         """Yield a connection inside a transaction, which an exception undoes."""
         try:
-            with contextlib.closing(self._connect()) as db:
+            db = sqlite_file.open_file(self.path, busy_seconds=self._busy)
+            with contextlib.closing(db):
                 db.execute("PRAGMA trusted_schema = OFF")
                 db.execute(f"PRAGMA max_page_count = {self._max_pages}")
                 self._identify(db)
@@ -78,20 +79,9 @@ class Database:
                     raise
                 db.execute("COMMIT")
         except sqlite3.Error as exc:
-            raise MemoryStoreError(f"the memory {self.path}: {_reason(exc)}") from exc
+            raise MemoryStoreError(f"the memory {self.path}: {sqlite_file.reason(exc)}") from exc
         except OSError as exc:
             raise MemoryStoreError(f"the memory {self.path}: {exc.strerror or exc}") from exc
-
-    def _connect(self) -> sqlite3.Connection:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-        fd = os.open(self.path, flags, 0o600)  # SQLite would let others read it
-        try:
-            regular = stat.S_ISREG(os.fstat(fd).st_mode)
-        finally:
-            os.close(fd)
-        if not regular:
-            raise MemoryStoreError(f"the memory {self.path} is not a regular file")
-        return sqlite3.connect(self.path, timeout=self._busy, isolation_level=None)
 
     def _identify(self, db: sqlite3.Connection) -> None:
         """Check that the file is ours; make the tables if it is empty."""
@@ -136,20 +126,6 @@ def _is_empty(db: sqlite3.Connection) -> bool:
 def _mark(db: sqlite3.Connection) -> tuple[int, int]:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     return application, db.execute("PRAGMA user_version").fetchone()[0]
-
-
-def _reason(exc: sqlite3.Error) -> str:
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    known = {
-        sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another file",
-        sqlite3.SQLITE_CORRUPT: "it is damaged: name another file",
-        sqlite3.SQLITE_FULL: "no room is left on the disk, or it has reached its largest size",
-        sqlite3.SQLITE_BUSY: "another process has kept it locked",
-        sqlite3.SQLITE_READONLY: "it cannot be written to",
-        sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
-        sqlite3.SQLITE_IOERR: "the disk reports an error",
-    }
-    return known.get(code, str(exc))
 
 
 STRATEGIES = ("direct", "scan", "search", "delegated", "mixed")

@@ -76,9 +76,7 @@ def open_store(folder: Path, max_bytes: int, *, suspect: bool = False) -> Store:
 
 
 def _opened(folder: Path, max_bytes: int, *, suspect: bool) -> Store:
-    path = folder / _NAME
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    store = Store(path, max_bytes)
+    store = Store(folder / _NAME, max_bytes)
     try:
         if suspect:
             store.check()

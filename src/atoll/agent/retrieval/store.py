@@ -17,6 +17,7 @@ from atoll.agent.retrieval.vectors import key_of
 from atoll.agent.retrieval.words import match_expression, related_expression, split_words
 from atoll.concurrency import forks
 from atoll.errors import IndexDamagedError, RetrievalError
+from atoll.state import sqlite_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -64,11 +65,12 @@ class Store:
         """Open or create the index; without a path it is in memory."""
         self._lock = forks.new_rlock()
         self._changes = 0
-        self._db = sqlite3.connect(
-            path or MEMORY, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        if path is None:
+            self._db = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+        else:
+            self._db = sqlite_file.open_file(path, busy_seconds=_WAIT_SECONDS)
         try:
-            with _told_clearly():
+            with _clear_errors():
                 self._prepare(max_bytes, on_disk=path is not None)
         except BaseException:
             self._db.close()
@@ -77,8 +79,7 @@ class Store:
     def _prepare(self, max_bytes: int, *, on_disk: bool) -> None:
         self._db.execute(f"PRAGMA max_page_count = {max(64, max_bytes // _PAGE)}")
         if on_disk:
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")  # a lost write can be repeated
+            sqlite_file.write_ahead(self._db)
         marks = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS]
         empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if empty:
@@ -249,12 +250,12 @@ class Store:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _told_clearly():
+        with self._lock, _clear_errors():
             yield self._db
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, _told_clearly():
+        with self._lock, _clear_errors():
             self._db.execute("BEGIN IMMEDIATE")
             self._changes += 1
             try:
@@ -267,23 +268,17 @@ class Store:
 
 
 _MARKS = ("application_id", "user_version")
-_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def is_damage(exc: sqlite3.DatabaseError) -> bool:
-    """Return whether an error means a damaged file, not a full disk or a lock."""
-    missing = str(exc).startswith(("no such table", "no such column", "vtable constructor"))
-    return missing or (getattr(exc, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
+_MISSING = ("no such table", "no such column", "vtable constructor")
 
 
 @contextlib.contextmanager
-def _told_clearly() -> Iterator[None]:
+def _clear_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.ProgrammingError as exc:
         raise RetrievalError(f"the index is closed, or wrongly used: {exc}") from exc
     except sqlite3.DatabaseError as exc:
-        if is_damage(exc):
+        if sqlite_file.is_damaged(exc) or str(exc).startswith(_MISSING):
             raise IndexDamagedError(f"the index is damaged: {exc}") from exc
         advice = "make room on the disk, or raise Bounds(index_bytes=...)"
         raise RetrievalError(f"the index cannot be used: {exc}: {advice}") from exc

@@ -5,13 +5,13 @@ Rows are small and written by the event loop itself: with WAL a write takes micr
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.service import clock
 from atoll.service.storage.folder import prepare
+from atoll.state import sqlite_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,15 +123,13 @@ def _half_pair() -> ConfigError:
 
 def _opened(path: Path) -> sqlite3.Connection:
     """Open the database, and make the tables that it lacks; ConfigError if another version did."""
-    db = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
-    os.chmod(path, 0o600)
+    db = sqlite_file.open_file(path, busy_seconds=5)
     db.row_factory = sqlite3.Row
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         text = f"{path} was written by a newer Atoll (schema {version}, this one has {VERSION})"
         raise ConfigError(f"{text}: install that version, or name another folder")
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = NORMAL")
+    sqlite_file.write_ahead(db)
     db.executescript(_SCHEMA)
     _check_columns(db, path)
     db.execute(f"PRAGMA user_version = {VERSION}")
