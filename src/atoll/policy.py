@@ -294,7 +294,7 @@ def _folders(given: Any) -> tuple[str, ...]:
     """Return paths of folders, each once; ConfigError for one that cannot be a folder's."""
     if isinstance(given, str) or not hasattr(given, "__iter__"):
         raise ConfigError(f"folders must be a list such as ['/logs'], not {given!r:.100}")
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     for path in given:
         if not isinstance(path, str) or not _FOLDER.match(path) or {".", ".."} & {*path.split("/")}:
             raise ConfigError(
@@ -305,13 +305,13 @@ def _folders(given: Any) -> tuple[str, ...]:
             raise ConfigError(
                 f"{path} cannot be a folder of its own: choose another, such as /logs"
             )
-        found[path] = None
-    if len(found) > MAX_FOLDERS:
-        raise ConfigError(f"a sandbox has at most {MAX_FOLDERS} folders, not {len(found)}")
-    within = [a for a in found for b in found if a.startswith(f"{b}/")]
+        folders[path] = None
+    if len(folders) > MAX_FOLDERS:
+        raise ConfigError(f"a sandbox has at most {MAX_FOLDERS} folders, not {len(folders)}")
+    within = [a for a in folders for b in folders if a.startswith(f"{b}/")]
     if within:
         raise ConfigError(f"{within[0]} is in another of the folders: name that one alone")
-    return tuple(found)
+    return tuple(folders)
 
 
 def check_positive(name: str, value: float | None) -> None:

@@ -19,7 +19,7 @@ from atoll.files.direct import AT_ONCE
 from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from atoll.files.types import checked
-from atoll.guest.shared.texts import MOST_LINES
+from atoll.guest.shared.texts import MAX_LINES
 from atoll.guest.shared.workspace import MAX_FOUND, Workspace
 from atoll.search import blocks
 
@@ -133,7 +133,7 @@ def test_a_page_of_many_lines_takes_no_memory_for_the_others(space, root):
     ("operation", "params"), [("read", {"offset": 0, "limit": 10**18}), ("read_raw", {})]
 )
 def test_more_lines_than_a_host_should_hold_are_refused(space, root, operation, params):
-    (root / "file").write_bytes(b"\n" * (MOST_LINES + 1))
+    (root / "file").write_bytes(b"\n" * (MAX_LINES + 1))
     answer = str(space.run(operation, {"path": "file", **params}))
     assert "1,000,001 lines were asked for; at most 1,000,000 are returned at once" in answer
 

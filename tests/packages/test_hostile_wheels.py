@@ -44,7 +44,7 @@ def test_a_wheel_that_leaves_its_folder_is_refused(cache, index, target, files, 
 def test_a_wheel_that_unpacks_to_too_much_is_refused(
     cache, index, target, without_pip, monkeypatch
 ):
-    monkeypatch.setattr(build, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(build, "MAX_BYTES", 1_000_000)
     index.wheel("tiny", more={"tiny/zeros": "0" * 2_000_000})
     with pytest.raises(PackageError, match="it unpacks to more than 1,000,000 bytes"):
         ensure(["tiny"], target)

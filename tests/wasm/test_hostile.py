@@ -198,7 +198,7 @@ def test_a_wasmtime_that_the_interpreter_does_not_know_is_given_to_the_worker(tm
 
 
 def test_a_context_that_cannot_fit_is_refused_before_anything_starts(monkeypatch):
-    monkeypatch.setattr(launch, "MOST_CONTEXT", 100_000)
+    monkeypatch.setattr(launch, "MAX_CONTEXT", 100_000)
     with pytest.raises(atoll.ConfigError, match="does not fit the wasm backend"):
         run_untrusted_python("1", context="x" * 200_000)
 

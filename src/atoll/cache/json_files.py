@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from atoll.guest.shared.messages import Json
 
-_MOST_PARSED = 256
+_MAX_PARSED = 256
 _parsed: dict[Path, tuple[tuple[int, int, int], Json]] = {}
 """Parsed objects by file, with the file's version."""
 
@@ -37,7 +37,7 @@ def read_json(path: Path) -> Json | None:
         return None
     if not isinstance(parsed, dict):
         return None
-    if len(_parsed) >= _MOST_PARSED:
+    if len(_parsed) >= _MAX_PARSED:
         _parsed.clear()
     _parsed[path] = identity, parsed
     return parsed

@@ -335,10 +335,10 @@ class Redactor:
                 read[form.reading] = form.reading.of(view)
             yield form, read[form.reading]
 
-    def _release(self, data: bytes, found: Iterable[Span], end: int) -> bytes:
+    def _release(self, data: bytes, spans: Iterable[Span], end: int) -> bytes:
         """Return the bytes before `end` without secrets, and keep the others."""
         clean, covered = bytearray(data[:end]), 0
-        for start, stop in _merged(found):
+        for start, stop in _merged(spans):
             counted = self._covered > 0 and start == 0
             if start < end or counted:
                 size = max(0, min(stop, end) - start)

@@ -21,7 +21,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
+from atoll.guest.shared.local_files import MAX_FOLDERS_DEEP, check_name, fill, locate
 from atoll.guest.shared.texts import too_large
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class OpenFolders:
         with _closing(self._open(path, _READ)) as fd:
             info = os.fstat(fd)
             if stat.S_ISDIR(info.st_mode):
-                yield from _below(fd, "", MOST_FOLDERS_DEEP)
+                yield from _below(fd, "", MAX_FOLDERS_DEEP)
             else:
                 yield Found(os.path.basename(path), info, "", fd)
 

@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from atoll.guest.shared.globs import chooser
-from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP
+from atoll.guest.shared.local_files import MAX_FOLDERS_DEEP
 from atoll.search.blocks import SearchBuffer
 from atoll.search.patterns import Pattern
 
@@ -100,7 +100,7 @@ class Tree:
     def __iter__(self) -> Generator[tuple[str, int]]:
         """Yield paths and descriptors; the reader has to check that it is a regular file."""
         if stat.S_ISDIR(os.fstat(self._top).st_mode):
-            yield from self._below(self._top, "", MOST_FOLDERS_DEEP)
+            yield from self._below(self._top, "", MAX_FOLDERS_DEEP)
         elif self._chosen(self._name):
             yield self._name, os.dup(self._top)
 

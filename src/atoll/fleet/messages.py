@@ -67,7 +67,7 @@ class RunOnce(Request[SandboxResult]):
     item: Any = None
 
 
-MOST_IMAGES = 1000
+MAX_IMAGES = 1000
 """Images that a node's facts name."""
 
 

@@ -33,7 +33,7 @@ from atoll.fleet.files import NodeFiles
 from atoll.fleet.link import NodeListener, peer_options
 from atoll.fleet.log import Entry, SessionLog
 from atoll.fleet.messages import (
-    MOST_IMAGES,
+    MAX_IMAGES,
     REQUESTS,
     ContextPart,
     ForkSession,
@@ -164,7 +164,7 @@ class NodeHost:
         """Note which images are in this machine's store, so that drivers can prefer it."""
         with contextlib.suppress(OSError, ImageError):
             names = await asyncio.to_thread(image_store.names)
-            self._images = sorted(map(image_key, names))[:MOST_IMAGES]
+            self._images = sorted(map(image_key, names))[:MAX_IMAGES]
 
     def facts(self) -> NodeFacts:
         """Return load and place, as drivers choose by them; a moment old at most."""

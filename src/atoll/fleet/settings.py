@@ -93,12 +93,14 @@ async def mark_prefix(store: Store, settings: FleetSettings, *, adopt: bool = Fa
     facts = {"ident": settings.ident, "host": platform.node(), "started": time.time()}
     if await store.create(MARK, json.dumps(facts).encode()):
         return
-    found = await _mark(store)
-    if found.get("ident") == settings.ident:
+    owner_mark = await _mark(store)
+    if owner_mark.get("ident") == settings.ident:
         return
     if not adopt:
         owner = (
-            f"the fleet {found['ident']} of {found.get('host')}" if "ident" in found else "a fleet"
+            f"the fleet {owner_mark['ident']} of {owner_mark.get('host')}"
+            if "ident" in owner_mark
+            else "a fleet"
         )
         raise FleetError(
             f"{store.url} belongs to {owner}: two fleets cannot share one prefix. "

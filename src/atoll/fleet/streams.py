@@ -91,18 +91,18 @@ class NodeStreams:
         if operation == "open":
             await self._open(session, ident, verbs.Connect.read(params))
             return Reply({})
-        found = self._streams.get(session, {}).get(ident)
-        if found is None:
+        stream = self._streams.get(session, {}).get(ident)
+        if stream is None:
             raise SandboxError("the connection has ended")
-        found.used = time.monotonic()
+        stream.used = time.monotonic()
         loop = asyncio.get_running_loop()
         try:
             if operation == "read":
-                return await _read(found.server)
+                return await _read(stream.server)
             if operation == "write":
-                await loop.sock_sendall(found.server, fds.take_bytes())
+                await loop.sock_sendall(stream.server, fds.take_bytes())
             elif operation == "end":
-                found.server.shutdown(socket.SHUT_WR)
+                stream.server.shutdown(socket.SHUT_WR)
             else:
                 self._streams[session].pop(ident).server.close()
         except OSError as exc:
@@ -111,15 +111,15 @@ class NodeStreams:
 
     def forget(self, session: Session) -> None:
         """Close the connections of a session that ends here."""
-        for one in self._streams.pop(session, {}).values():
-            one.server.close()
+        for stream in self._streams.pop(session, {}).values():
+            stream.server.close()
 
     def sweep(self) -> None:
         """Close connections that no client asks for, and those of ended sessions."""
         now = time.monotonic()
         for session, streams in list(self._streams.items()):
-            for ident, one in list(streams.items()):
-                if session.over or now - one.used > UNUSED_SECONDS:
+            for ident, stream in list(streams.items()):
+                if session.over or now - stream.used > UNUSED_SECONDS:
                     streams.pop(ident).server.close()
             if not streams:
                 del self._streams[session]

@@ -167,7 +167,7 @@ class PythonTool:
         answer = Answer(
             text=text_of(result),
             failed=not result.success,
-            images=tuple(one for one in result.displays if one.media_type in IMAGES),
+            images=tuple(image for image in result.displays if image.media_type in IMAGES),
             files=files,
         )
         if self._on_answer is not None:
@@ -178,19 +178,22 @@ class PythonTool:
 async def _files(box: BaseSandbox, result: SandboxResult) -> tuple[WrittenFile, ...]:
     """Return the files that code wrote, with their content as far as the limits allow."""
     left, wanted = MAX_FILES_BYTES, []
-    for one in result.artifacts:
-        if one.size <= min(MAX_FILE_BYTES, left):
-            left -= one.size
-            wanted.append(one.path)
+    for artifact in result.artifacts:
+        if artifact.size <= min(MAX_FILE_BYTES, left):
+            left -= artifact.size
+            wanted.append(artifact.path)
     got = {}
     if wanted:
         downloaded = await box.files.download(wanted)
-        got = {path: one.content for path, one in zip(wanted, downloaded, strict=True)}
+        got = {path: file.content for path, file in zip(wanted, downloaded, strict=True)}
     return tuple(
         WrittenFile(
-            path=one.path, size=one.size, media_type=one.media_type, content=got.get(one.path)
+            path=artifact.path,
+            size=artifact.size,
+            media_type=artifact.media_type,
+            content=got.get(artifact.path),
         )
-        for one in result.artifacts
+        for artifact in result.artifacts
     )
 
 
@@ -200,10 +203,13 @@ def text_of(result: SandboxResult) -> str:
     error = "" if result.success else stderr or result.kind.value
     parts = (result.stdout.rstrip("\n"), result.value_repr or "", error)
     text = _shortened("\n".join(part for part in parts if part))
-    notes = [f"[wrote {one.path}, {one.size:,} bytes]" for one in result.artifacts[:MAX_NAMED]]
+    notes = [
+        f"[wrote {artifact.path}, {artifact.size:,} bytes]"
+        for artifact in result.artifacts[:MAX_NAMED]
+    ]
     if len(result.artifacts) > MAX_NAMED:
         notes.append(f"[wrote {len(result.artifacts):,} files in all]")
-    if images := sum(one.media_type in IMAGES for one in result.displays):
+    if images := sum(display.media_type in IMAGES for display in result.displays):
         notes.append(f"[figures: {images}]")
     if result.state_lost:
         notes.append("The variables of earlier calls are lost.")

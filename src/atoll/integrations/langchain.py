@@ -66,10 +66,10 @@ def _content(answer: Answer) -> str | list[dict[str, Any]]:
     images = [
         {
             "type": "image",
-            "base64": base64.b64encode(one.data).decode(),
-            "mime_type": one.media_type,
+            "base64": base64.b64encode(image.data).decode(),
+            "mime_type": image.media_type,
         }
-        for one in answer.images
+        for image in answer.images
     ]
     return [{"type": "text", "text": answer.text}, *images]
 

@@ -113,8 +113,10 @@ def check_host(host: str, *, guarded: bool) -> None:
 
 def tokens_from_environment() -> tuple[str, ...]:
     """Return the tokens of ATOLL_MCP_TOKEN, which commas separate, or a new one."""
-    given = [one.strip() for one in os.environ.get(TOKEN_VARIABLE, "").split(",") if one.strip()]
-    if any(len(one) < SHORTEST_TOKEN for one in given):
+    given = [
+        token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip()
+    ]
+    if any(len(token) < SHORTEST_TOKEN for token in given):
         raise ConfigError(f"{TOKEN_VARIABLE} must have at least {SHORTEST_TOKEN} characters")
     return tuple(given) or (secrets.token_urlsafe(32),)
 
@@ -213,7 +215,7 @@ class Bearer:
         if len(given) != 1 or not given[0].startswith(b"Bearer "):
             return None
         token: bytes = given[0].removeprefix(b"Bearer ")
-        matching = [one for one in self._tokens if hmac.compare_digest(token, one)]
+        matching = [known for known in self._tokens if hmac.compare_digest(token, known)]
         if matching:
             return f"token:{hashlib.sha256(token).hexdigest()}"
         if self._signed is None:

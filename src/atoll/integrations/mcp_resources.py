@@ -112,16 +112,16 @@ class FileResources:
 
     async def listed(self) -> list[Resource]:
         """Return the files of all sessions of the client that asks."""
-        found: list[Resource] = []
+        resources: list[Resource] = []
         for session in self._sessions.of(owner_of(CURRENT.get())):
             for path, known in (await self._files(session)).items():
                 size = int(known.partition(" ")[0])
                 kind = mimetypes.guess_type(path)[0]
                 uri = file_uri(session.name, path)
-                found.append(
+                resources.append(
                     Resource(uri=uri, name=path.rpartition("/")[2], mime_type=kind, size=size)
                 )
-        return found[:MAX_LISTED]
+        return resources[:MAX_LISTED]
 
     async def changed(self, request: Request, session: Session) -> None:
         """Announce how a session's files differ from those that clients know."""
@@ -150,12 +150,16 @@ class FileResources:
             return None
         given = (context.arguments if context is not None else None) or {}
         values = defaultdict[str, list[str]](list)
-        sessions = {one.name: one for one in self._sessions.of(owner_of(CURRENT.get()))}
+        sessions = {
+            candidate.name: candidate for candidate in self._sessions.of(owner_of(CURRENT.get()))
+        }
         values["session"] = list(sessions)
         if (chosen := sessions.get(given.get("session", ""))) is not None:
             values["path"] = list(await self._files(chosen)) if argument.name == "path" else []
             values["number"] = chosen.outputs()
-        fitting = [one for one in values[argument.name] if one.startswith(argument.value)]
+        fitting = [
+            candidate for candidate in values[argument.name] if candidate.startswith(argument.value)
+        ]
         more = len(fitting) > MAX_COMPLETIONS
         return Completion(values=fitting[:MAX_COMPLETIONS], total=len(fitting), has_more=more)
 
@@ -178,11 +182,11 @@ class FileResources:
     async def _files(self, session: Session) -> dict[str, str]:
         """Return size and time of each file; of a session that runs code, as last known."""
         if not session.busy or session.files is None:
-            found = await session.run(lambda: session.box.files.glob("**"))
+            infos = await session.run(lambda: session.box.files.glob("**"))
             session.files = {
-                one.path: f"{one.size} {one.modified_at}"
-                for one in found[:MAX_LISTED]
-                if not one.is_dir
+                info.path: f"{info.size} {info.modified_at}"
+                for info in infos[:MAX_LISTED]
+                if not info.is_dir
             }
         return session.files
 

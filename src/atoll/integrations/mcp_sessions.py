@@ -200,16 +200,16 @@ class Sessions:
         await self._end_idle()
         if key in self._forking:
             raise ConfigError(f"the session {name!r} is being made: wait for its fork")
-        found = self._all.get(key)
-        if found is None:
+        session = self._all.get(key)
+        if session is None:
             if not owner.connected:
                 raise ConfigError(
                     f"there is no session {name!r}: open one with open_session, "
                     "and pass the handle that it returns"
                 )
-            found = await self._open(key)
-        found.used = time.monotonic()
-        return found
+            session = await self._open(key)
+        session.used = time.monotonic()
+        return session
 
     async def fork(self, owner: Owner, name: str | None, new: str | None = None) -> Session:
         """Clone a session under a new name, which only a connection may choose."""

@@ -191,7 +191,7 @@ class Tasks(Extension):
     def _has_room(self) -> bool:
         """Delete tasks that are too old; return whether one more may be kept."""
         oldest = datetime.now(UTC) - self._kept
-        for task in [one for one in self._tasks.values() if one.created < oldest]:
+        for task in [known for known in self._tasks.values() if known.created < oldest]:
             if task.running.done():
                 del self._tasks[task.id]
         return len(self._tasks) < self._most

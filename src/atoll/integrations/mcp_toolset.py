@@ -102,11 +102,13 @@ class Tools:
         chosen = await self._session(ctx, session)
         listed = await chosen.run(functools.partial(chosen.box.files.ls, path))
         files = [
-            ListedFile(path=one.path, size=one.size, folder=one.is_dir)
-            for one in listed[:MAX_FILES]
+            ListedFile(path=info.path, size=info.size, folder=info.is_dir)
+            for info in listed[:MAX_FILES]
         ]
         cut = listed.truncated or len(listed) > MAX_FILES
-        lines = [f"{one.path}/" if one.folder else f"{one.path}  {one.size:,}" for one in files]
+        lines = [
+            f"{info.path}/" if info.folder else f"{info.path}  {info.size:,}" for info in files
+        ]
         text = "\n".join([*lines, *(["..."] if cut else [])]) or "(no files)"
         return _answer(text, Files(session=chosen.name, files=files, truncated=cut))
 
@@ -190,8 +192,8 @@ class Tools:
         lines = [f"line {hit.line} at {hit.start}: {hit.text}" for hit in hits.hits]
         more = [f"... {hits.total:,} in all" + ("" if hits.counted else ", or more")]
         text = "\n".join(lines + more * hits.more) or "nothing matches"
-        found = [Match(line=hit.line, start=hit.start, text=hit.text) for hit in hits.hits]
-        return _answer(text, Matches(matches=found, total=hits.total, complete=hits.counted))
+        matches = [Match(line=hit.line, start=hit.start, text=hit.text) for hit in hits.hits]
+        return _answer(text, Matches(matches=matches, total=hits.total, complete=hits.counted))
 
     async def context_peek(
         self, start: int, ctx: Context, length: int = 2000, name: str | None = None

@@ -53,7 +53,7 @@ def _returned(answer: Answer) -> Any:
     if not answer.images:
         return text
     urls = [
-        f"data:{one.media_type};base64,{base64.b64encode(one.data).decode()}"
-        for one in answer.images
+        f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}"
+        for image in answer.images
     ]
     return [ToolOutputText(text=text), *(ToolOutputImage(image_url=url) for url in urls)]

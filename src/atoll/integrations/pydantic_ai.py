@@ -71,7 +71,9 @@ def as_tool(box: SyncSandbox, **options: Any) -> Tool[Any]:
 
 
 def _returned(answer: Answer) -> Any:
-    images = [BinaryContent(data=one.data, media_type=one.media_type) for one in answer.images]
+    images = [
+        BinaryContent(data=image.data, media_type=image.media_type) for image in answer.images
+    ]
     if answer.failed:
         if ToolFailed is None:  # a version without it: the text has the traceback
             return f"Error: the code failed.\n{answer.text}"

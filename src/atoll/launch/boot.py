@@ -49,10 +49,13 @@ def binds(
     policy: ExecutionPolicy, interpreter: Interpreter, code: str = GUEST_FOLDER
 ) -> tuple[Bind, ...]:
     """Return the host paths in a guest's root: runtime, interpreter, packages, the policy's."""
-    found = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
-    found += [*library.binds(), *package_binds(interpreter), *python_binds(interpreter)]
-    found += [
-        Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
-        for mount in policy.mounts
-    ]
-    return tuple(found)
+    return (
+        Bind(source=code, target=f"{GUEST_CODE}/guest"),
+        *library.binds(),
+        *package_binds(interpreter),
+        *python_binds(interpreter),
+        *(
+            Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
+            for mount in policy.mounts
+        ),
+    )

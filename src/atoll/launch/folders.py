@@ -23,28 +23,28 @@ def by_name(
     its owner sees it, not as the guest does.
     """
     names = (*SHOWN_FOLDERS, *more)
-    found = dict(zip(names, fds, strict=False))
+    folders = dict(zip(names, fds, strict=False))
     for fd in fds[len(names) :]:  # the upper layer of a writable root: no folder of a guest
         os.close(fd)
     try:
-        for name in set(hidden) & set(found):
-            os.close(found.pop(name))
+        for name in set(hidden) & set(folders):
+            os.close(folders.pop(name))
         if workspace is not None:
-            found[WORK_FOLDER] = _exchange(found[WORK_FOLDER], workspace)
-        found[WORK_ALIAS] = os.dup(found[WORK_FOLDER])
+            folders[WORK_FOLDER] = _exchange(folders[WORK_FOLDER], workspace)
+        folders[WORK_ALIAS] = os.dup(folders[WORK_FOLDER])
     except BaseException as exc:
-        close_all(found)
+        close_all(folders)
         if isinstance(exc, OSError):
             raise SandboxError(f"the guest's folder cannot be opened: {exc}") from exc
         raise
-    return found
+    return folders
 
 
 def _exchange(fd: int, folder: Path) -> int:
     """Return a descriptor of `folder` in place of another; SandboxError if it is gone."""
     try:
-        found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
         raise SandboxError(f"the working folder {folder} cannot be opened: {exc.strerror}") from exc
     os.close(fd)
-    return found
+    return opened

@@ -30,8 +30,8 @@ class GuestPorts(BaseSandbox):
         """List the TCP ports that the guest listens on, as its kernel has them."""
         if (network := self._guest_network()) is None:
             return ()
-        found = await network.ports()
-        return tuple(port for port in found if not self._is_proxy(port.number))
+        listening = await network.ports()
+        return tuple(port for port in listening if not self._is_proxy(port.number))
 
     async def connect(self, port: int) -> socket.socket:
         """Return a connection with a server on the guest's loopback; PortError without one."""

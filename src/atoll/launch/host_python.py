@@ -37,8 +37,8 @@ _MODULES = ("_ssl", "_ctypes", "_sqlite3", "_bz2", "_lzma", "zlib", "_hashlib", 
 
 def in_image(image: RootImage, *, cells: bool) -> Interpreter:
     """Return this machine's Python as one of an image; `cells`: whether it runs cells, too."""
-    found = _carried()
-    return replace(found, image=image, cells=cells)
+    carried = _carried()
+    return replace(carried, image=image, cells=cells)
 
 
 @functools.cache
@@ -51,7 +51,9 @@ def _carried() -> Interpreter:
     modules = [
         path for module in _MODULES for path in glob.glob(f"{library}/lib-dynload/{module}.*.so")
     ]
-    loaded = {os.path.dirname(path) for one in (program, *modules) for path in _loads(loader, one)}
+    loaded = {
+        os.path.dirname(path) for file in (program, *modules) for path in _loads(loader, file)
+    }
     folders = sorted({os.path.realpath(folder) for folder in (*loaded, os.path.dirname(loader))})
     places = {folder: f"{_LIBRARIES}/{number}" for number, folder in enumerate(folders)}
     binds = [Bind(source=folder, target=place) for folder, place in places.items()]
@@ -68,11 +70,11 @@ def _carried() -> Interpreter:
 def _loader_of(program: str) -> str:
     """Return the loader that an executable names in its first page."""
     with open(program, "rb") as file:
-        found = _LOADER.search(file.read(_HEAD))
-    if found is None or not os.path.exists(found[0][:-1]):
+        loader = _LOADER.search(file.read(_HEAD))
+    if loader is None or not os.path.exists(loader[0][:-1]):
         reason = f"this machine's Python, {program}, cannot be carried into an image"
         raise BackendUnavailableError("native", reason, "Use an image with Python 3.8 or newer.")
-    return os.fsdecode(found[0][:-1])
+    return os.fsdecode(loader[0][:-1])
 
 
 def _loads(loader: str, file: str) -> list[str]:

@@ -340,8 +340,8 @@ def python_binds(interpreter: Interpreter) -> list[Bind]:
 
 def package_binds(interpreter: Interpreter) -> list[Bind]:
     """Return what a jail has to be given, so that the guest sees its packages by name."""
-    found = interpreter.packages
-    return [] if found is None else [Bind(source=found, target=PACKAGES)]
+    packages = interpreter.packages
+    return [] if packages is None else [Bind(source=packages, target=PACKAGES)]
 
 
 def site_code(interpreter: Interpreter, *, jailed: bool = True, pth_files: bool = True) -> str:

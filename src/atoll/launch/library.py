@@ -31,7 +31,7 @@ def folder_in_guest(*, jailed: bool) -> str:
 
 @functools.cache
 def _host_folder() -> str | None:
-    found = importlib.util.find_spec("cloudpickle")
-    if found is None or not found.origin or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or not spec.origin or not spec.submodule_search_locations:
         return None
-    return str(Path(found.origin).resolve().parent)
+    return str(Path(spec.origin).resolve().parent)

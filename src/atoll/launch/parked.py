@@ -63,9 +63,9 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
             self._forget_parents()
             if kind != self._kind:
                 self._miss(kind)
-            elif found := self._next_alive():
+            elif process := self._next_alive():
                 self._missed = None
-                return found
+                return process
         return self._start(kind)
 
     def refill(self) -> None:
@@ -92,10 +92,10 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
 
     def _next_alive(self) -> ProcessT | None:
         while self.waiting:
-            found = self.waiting.popleft()
-            if not found.ended:
-                return found
-            found.close()
+            process = self.waiting.popleft()
+            if not process.ended:
+                return process
+            process.close()
         return None
 
     def _drop(self) -> None:

@@ -94,13 +94,13 @@ class OutputBuffer:
         if wanted <= 0:
             return b""
         self._read_to = self.end
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         for piece in reversed(self._pieces):  # a reader wants the last ones, and mostly one
-            found.append(piece if wanted >= len(piece) else piece[-wanted:])
-            wanted -= len(found[-1])
+            pieces.append(piece if wanted >= len(piece) else piece[-wanted:])
+            wanted -= len(pieces[-1])
             if not wanted:
                 break
-        return found[0] if len(found) == 1 else b"".join(reversed(found))
+        return pieces[0] if len(pieces) == 1 else b"".join(reversed(pieces))
 
 
 class GuestProcess:
@@ -133,22 +133,22 @@ class GuestProcess:
         while True:
             if not self.info.running:
                 self._drain()
-            found = [
+            output = [
                 b"" if at is None else buffer.read(at)
                 for at, buffer in zip(asked, self._buffers, strict=True)
             ]
             left = until - self._loop.time()
-            if any(found) or not self.info.running or left <= 0:
+            if any(output) or not self.info.running or left <= 0:
                 break
             await asyncio.wait({self._news}, timeout=min(left, PATIENCE_SECONDS / 2))
         self._resume()
         out, err = self._buffers
         return ProcessOutput(
             info=self.info,
-            stdout=found[0],
-            stdout_end=out.end if found[0] else asked[0] or 0,
-            stderr=found[1],
-            stderr_end=err.end if found[1] else asked[1] or 0,
+            stdout=output[0],
+            stdout_end=out.end if output[0] else asked[0] or 0,
+            stderr=output[1],
+            stderr_end=err.end if output[1] else asked[1] or 0,
         )
 
     async def write(self, request: verbs.WriteProcess) -> int:

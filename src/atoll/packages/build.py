@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.guest.shared.messages import Json
     from atoll.packages.target import Target
 
-MOST_BYTES = 16 << 30
+MAX_BYTES = 16 << 30
 BUILD_SECONDS = 1800
 WHEEL = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)(?:-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
 
@@ -76,7 +76,7 @@ def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -
 
 def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, ...]]:
     """Fill `folder` from the wheels; return the modules of each wheel."""
-    most = min(MOST_BYTES, environments_limit())
+    most = min(MAX_BYTES, environments_limit())
     said = jailed.run(
         target.interpreter,
         ("unpack.py", "wheels", str(most), PACKAGES, "1" if target.compiled else "0"),
@@ -94,7 +94,7 @@ def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, .
             raise disk_full(str(folder))
         match = WHEEL.match(str(report["wheel"]))
         name = canonical(match[1]) if match else ""
-        hint = "" if most == MOST_BYTES else f"ATOLL_ENVIRONMENTS_MB allows {most:,} in all."
+        hint = "" if most == MAX_BYTES else f"ATOLL_ENVIRONMENTS_MB allows {most:,} in all."
         raise PackageError(name, f"its wheel is refused: {report['error']}", hint)
     result = report["packages"]
     return {wheel: tuple(map(str, facts["modules"])) for wheel, facts in result.items()}

@@ -28,7 +28,7 @@ _SYSTEM = (
     "/usr:/bin:/sbin:/lib:/lib32:/lib64:/etc:/opt/homebrew:"
     "/run/systemd/resolve:/run/nscd:/proc/sys:/proc/cpuinfo"
 )
-_MOST_FILE = 8 << 30
+_MAX_FILE = 8 << 30
 _PR_SET_PDEATHSIG = 1
 ALLOWED = "ATOLL_UNCONFINED_PIP"
 UNCONFINED = "pip cannot be confined: this kernel has neither Landlock nor namespaces for us"
@@ -41,7 +41,7 @@ def main(facts: str) -> NoReturn:
     if os.getppid() != parent:  # the parent died before PR_SET_PDEATHSIG was set
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE, _MAX_FILE))
     try:
         _confine(scratch, readable)
     except OSError as exc:

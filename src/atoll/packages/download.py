@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atoll.packages.target import Target
 
 DOWNLOAD_SECONDS = 1800
-MOST_TEXT = 400
+MAX_TEXT = 400
 _BOOT = boot.code("atoll.packages.confined")
 _OPTIONS = (
     "--disable-pip-version-check --no-input --no-color --progress-bar=off --no-cache-dir "
@@ -39,7 +39,7 @@ _OTHER_PYTHON = "require a different python version"
 _UNREACHABLE = ("Retrying (Retry", "Could not fetch URL", "Max retries exceeded", "Network is")
 _REFUSED = re.compile(r"(401|403|407) Client Error: (.+?)(?: for url|$)")
 _PAGE = re.compile(r"Could not fetch URL \S+: ((?:401|403|407) .+?) - skipping")
-_MOST_LOG = 64 << 20
+_MAX_LOG = 64 << 20
 _NO_FILE = re.compile(r"HTTP error (\d+)[^\n]*?/([A-Za-z0-9._]+)-[^/\n]*?\.(?:whl|tar\.gz|zip)")
 _PLAIN_HTTP = re.compile(r"The repository located at (\S+) is not a trusted")
 _NO_PLACE = re.compile(r"Location '([^']+?)/?(?:[^/']+/)?' is ignored")
@@ -118,7 +118,7 @@ def _refusals(log: Path) -> str:
     """Return the lines of pip's log about refused index pages, which pip does not print."""
     try:
         with written.open_file(log.parent, log.name) as file:
-            text = file.read(_MOST_LOG).decode(errors="replace")
+            text = file.read(_MAX_LOG).decode(errors="replace")
     except PackageError:
         return ""
     return "".join(f"{line}\n" for line in _PAGE.findall(text)[:5])
@@ -229,7 +229,7 @@ def _no_version(said: str, package: str, target: Target, *, offline: bool) -> Pa
 def _conflict(said: str) -> str:
     _, _, rest = said.partition("The conflict is caused by:")
     lines = [line.strip() for line in rest.splitlines()[1:5]]
-    return "; ".join(line for line in lines if line)[:MOST_TEXT]
+    return "; ".join(line for line in lines if line)[:MAX_TEXT]
 
 
 def _last_warning(said: str) -> str:
@@ -240,6 +240,6 @@ def _last_warning(said: str) -> str:
 
 def _tail(said: str) -> str:
     if "Traceback (most recent call last)" in said:
-        return f"pip failed: {said.strip().splitlines()[-1]}"[:MOST_TEXT]
+        return f"pip failed: {said.strip().splitlines()[-1]}"[:MAX_TEXT]
     lines = [line.removeprefix("ERROR: ") for line in said.splitlines() if "ERROR" in line]
-    return " ".join(lines or said.splitlines()[-3:])[-MOST_TEXT:]
+    return " ".join(lines or said.splitlines()[-3:])[-MAX_TEXT:]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atoll.packages.target import Target
 
 _CACHE_VARIABLES = ("ATOLL_CACHE", "XDG_CACHE_HOME", "HOME")
-_MOST_IN_USE = 64
+_MAX_IN_USE = 64
 _in_use: dict[tuple[str | None, ...], Found] = {}
 FORMAT = 1
 """Version of the stored format; another number makes environments be built again."""
@@ -41,7 +41,7 @@ def find(requirements: Sequence[str], target: Target) -> Hold | None:
     record = _record(root, key)
     result = store.hold(str(record["environment"]), root) if record else None
     if result is not None and not any(map(environment_name, requirements)):
-        if len(_in_use) >= _MOST_IN_USE:
+        if len(_in_use) >= _MAX_IN_USE:
             _in_use.clear()
         _in_use[asked] = Found(str(root / "requests" / f"{key}.json"), result)
     return result

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 
 def main(folder: str, package: str, requirement: str) -> int:
@@ -60,8 +60,8 @@ def _write(link: Any, session: Any, path: str) -> None:
     with open(path, "wb") as file:
         for piece in answer.iter_content(1 << 20):
             size += len(piece)
-            if size > MOST_BYTES:
-                sys.exit(f"ERROR: the source is larger than {MOST_BYTES:,} bytes")
+            if size > MAX_BYTES:
+                sys.exit(f"ERROR: the source is larger than {MAX_BYTES:,} bytes")
             digest.update(piece)
             file.write(piece)
     expected = link.hash if link.hash_name == "sha256" else None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.interpreter import Interpreter
 
-MOST_OUTPUT = 8 * MIB
+MAX_OUTPUT = 8 * MIB
 CHUNK = 1 << 20
 END_SECONDS, WAKE_SECONDS, PAUSE_SECONDS = 30.0, 1.0, 0.01
 LIMITS = Limits(
@@ -83,7 +83,7 @@ def run(
     )
     process = request_guest(spec)
     try:
-        printed = read_output(process, seconds, MOST_OUTPUT)
+        printed = read_output(process, seconds, MAX_OUTPUT)
         if not any(printed):
             _raise_failure(process)
         return CompletedRun(*(text.decode(errors="replace") for text in printed))

@@ -11,7 +11,7 @@ import tarfile
 import tomllib
 import zipfile
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def main(archive: str) -> int:
@@ -29,12 +29,12 @@ def _project_file(archive: str) -> str:
             if not names:
                 return ""
             with source.open(names[0]) as file:
-                return file.read(MOST_BYTES).decode()
+                return file.read(MAX_BYTES).decode()
     with tarfile.open(archive) as source:
         for member in source:
             result = source.extractfile(member) if _is_project_file(member.name) else None
             if result is not None:
-                return result.read(MOST_BYTES).decode()
+                return result.read(MAX_BYTES).decode()
     return ""
 
 

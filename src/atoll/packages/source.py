@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from atoll.packages.progress import Progress
     from atoll.packages.target import Target
 
-MOST_SOURCES = 20
-MOST_WHEEL = 4 << 30
+MAX_SOURCES = 20
+MAX_WHEEL = 4 << 30
 READ_SECONDS = 60
 OLD_STYLE = frozenset({"setuptools", "wheel"})
 """Build requirements of a source that declares none: setup.py only, or an old setuptools."""
@@ -45,7 +45,7 @@ def wheels(
             links = str(built) if made else ""
             result = download.wheels(asked, target, scratch, progress, links=links)
         except PackageError as exc:
-            if not exc.no_wheel_of or exc.package in made or len(made) == MOST_SOURCES:
+            if not exc.no_wheel_of or exc.package in made or len(made) == MAX_SOURCES:
                 raise
             made[exc.package] = _build(exc.no_wheel_of, exc.package, target, scratch, progress)
         else:
@@ -70,7 +70,7 @@ def _build(
     out = work / "out"
     out.mkdir()
     name = _run_build(archive, package, needs / "wheels", target, out)
-    return written.copy(out, name, scratch / "built" / name, MOST_WHEEL)
+    return written.copy(out, name, scratch / "built" / name, MAX_WHEEL)
 
 
 def _fetch(requirement: str, package: str, target: Target, work: Path, progress: Progress) -> Path:
@@ -88,7 +88,7 @@ def _fetch(requirement: str, package: str, target: Target, work: Path, progress:
         raise download.explain(said.text, target, offline=said.offline)
     archives = work.with_name(f"archive-{package}")  # where the downloader cannot write
     archives.mkdir()
-    written.copy(work, result[0], archives / result[0], fetch_source.MOST_BYTES)
+    written.copy(work, result[0], archives / result[0], fetch_source.MAX_BYTES)
     return archives / result[0]
 
 
@@ -150,4 +150,4 @@ def _why(said: jailed.CompletedRun) -> str:
     ]
     raised = [line for line in telling if re.match(r"[\w.]+(?:Error|Exception): ", line)]
     telling = raised[-1:] or telling
-    return " / ".join((telling or lines)[-4:])[-download.MOST_TEXT :]
+    return " / ".join((telling or lines)[-4:])[-download.MAX_TEXT :]

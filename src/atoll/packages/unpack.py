@@ -1,6 +1,6 @@
 """Unpacks wheels into the working folder: a program that runs inside a jail, on CPython 3.8+.
 
-    python unpack.py WHEELS MOST_BYTES PLACE COMPILE
+    python unpack.py WHEELS MAX_BYTES PLACE COMPILE
 
 SECURITY: wheels are hostile. Files are written below the working folder only, links and devices are
 refused, and no code of a package runs: its modules are only compiled. The jail holds even if this
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 BLOCK = 4096
-MOST_RATIO, LEAST_ALLOWED = 100, 64 << 20
+MAX_RATIO, LEAST_ALLOWED = 100, 64 << 20
 """A wheel may unpack to so many times its size, or to so many bytes; real ones to 10 times it."""
-MOST_LAUNCHERS = 1000
+MAX_LAUNCHERS = 1000
 _SCRIPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _ENTRY = re.compile(r"([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*(?:\[.*\])?\Z")
 _LAUNCHER = (
@@ -80,7 +80,7 @@ def measure(path: str, room: Room) -> None:
     `zipfile` yields no more of a file than the size that is counted here.
     """
     packed = os.path.getsize(path)
-    own = Room(max(LEAST_ALLOWED, packed * MOST_RATIO))
+    own = Room(max(LEAST_ALLOWED, packed * MAX_RATIO))
     folders = set()
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
@@ -153,7 +153,7 @@ def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str) -> None
 
 def _write_launchers(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo]) -> None:
     """Write the commands that entry_points.txt names, as pip does."""
-    left = MOST_LAUNCHERS
+    left = MAX_LAUNCHERS
     for info in files:
         if not re.match(r"[^/]+\.dist-info/entry_points\.txt\Z", info.filename):
             continue
@@ -169,7 +169,7 @@ def _write_launchers(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo]) -> 
             match = _ENTRY.match(entry.strip())
             left -= 1
             if left < 0:
-                raise HostileWheelError(f"it has more than {MOST_LAUNCHERS:,} commands")
+                raise HostileWheelError(f"it has more than {MAX_LAUNCHERS:,} commands")
             if match and _SCRIPT.match(name):
                 _write_launcher(name, match[1], match[2])
 

@@ -54,7 +54,7 @@ async def _carry(
 
 
 BACKLOG = 512
-MOST_CONNECTIONS = 1000
+MAX_CONNECTIONS = 1000
 """Connections of one listener at a time; further ones wait to be accepted."""
 ACCEPT_PAUSE = 0.1
 
@@ -85,7 +85,7 @@ class Forward:
         self._port, self._connect = port, connect
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self._listener.setblocking(False)
-        self._places = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._connections = Background()
         self._accepting = asyncio.ensure_future(self._accept())
 

@@ -275,8 +275,8 @@ class BaseSandbox(SandboxHints, ABC):
 
     async def processes(self) -> list[Process]:
         """Return the processes that were started, those that have ended last included."""
-        found = await self.ask_process(verbs.ListProcesses())
-        return [processes.Process(self, info) for info in found]
+        infos = await self.ask_process(verbs.ListProcesses())
+        return [processes.Process(self, info) for info in infos]
 
     async def ask_process(self, request: verbs.ProcessRequest[R]) -> R:  # noqa: ARG002
         """Carry out a request about processes."""

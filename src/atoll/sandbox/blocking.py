@@ -122,7 +122,7 @@ class SyncSandbox(SandboxHints):
 
     def processes(self) -> list[SyncProcess]:
         """Return the processes that were started, those that have ended last included."""
-        return [SyncProcess(found, self._run) for found in self._run(self._inner.processes())]
+        return [SyncProcess(process, self._run) for process in self._run(self._inner.processes())]
 
     def destroy(self) -> None:
         """End the guest and free everything it used. Calling it again does nothing.

@@ -165,28 +165,28 @@ class Process:
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         while True:
             wait = WAIT_MS if until is None else (until - time.monotonic()) * 1000
-            found = await self._read(streams, max(0.0, min(WAIT_MS, wait)))
+            output = await self._read(streams, max(0.0, min(WAIT_MS, wait)))
             for stream in streams:
-                if data := getattr(found, stream):
+                if data := getattr(output, stream):
                     yield OutputPiece(stream, data)
-            if found.stdout or found.stderr:
+            if output.stdout or output.stderr:
                 continue
-            if not found.info.running:
+            if not output.info.running:
                 return
             if until is not None and time.monotonic() >= until:
                 raise TimeoutError(f"no output of process {self.id} within {timeout_ms:.0f} ms")
 
     async def _read(self, streams: tuple[Stream, ...], wait_ms: float) -> ProcessOutput:
         at = {name: self._at[name] for name in streams}
-        found = await self._box.ask_process(
+        output = await self._box.ask_process(
             verbs.ReadProcess(process=self.id, wait_ms=wait_ms, **at)
         )
-        self.info = found.info
+        self.info = output.info
         for name in streams:
-            end = getattr(found, f"{name}_end")
-            self._dropped += end - len(getattr(found, name)) - at[name]
+            end = getattr(output, f"{name}_end")
+            self._dropped += end - len(getattr(output, name)) - at[name]
             self._at[name] = end
-        return found
+        return output
 
     async def write(self, data: bytes | str, *, end: bool = False) -> None:
         """Write to its input, and close that with `end`. Waits until the process takes it."""

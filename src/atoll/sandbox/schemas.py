@@ -167,7 +167,7 @@ def _annotation(schema: Mapping[str, Any]) -> Any:
 
 
 def _are_short(options: list[Any]) -> bool:
-    return all(isinstance(one, str) and len(one) <= MAX_OPTION for one in options)
+    return all(isinstance(option, str) and len(option) <= MAX_OPTION for option in options)
 
 
 def check(value: Any, schema: Any, where: str, defs: Any = None, depth: int = 0) -> None:

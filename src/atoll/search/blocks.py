@@ -166,8 +166,8 @@ class SearchBuffer:
 
     def take(self, other: SearchBuffer, lines: int) -> None:
         """Add the hits of a later part of the same file, which has `lines` lines before it."""
-        found = other.hits[: self._room - len(self.hits)]
-        self.hits += [[path, int(line) + lines, text] for path, line, text in found]
+        hits = other.hits[: self._room - len(self.hits)]
+        self.hits += [[path, int(line) + lines, text] for path, line, text in hits]
 
     def ended(self, end: int) -> int:
         """Add a line end at `end` if there is none; return where the text ends then."""

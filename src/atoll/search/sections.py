@@ -60,12 +60,12 @@ def find_sections(text: Encoded, lines: Lines, length: int) -> tuple[Section, ..
 
 def _titles(memory: Memory) -> Iterator[_Title]:
     for beginning, read in _KINDS:
-        found = 0
+        count = 0
         for at in _line_starts(memory, beginning):
             if (title := read(memory, at)) is not None:
                 yield title
-                found += 1
-            if found >= MAX_SECTIONS:
+                count += 1
+            if count >= MAX_SECTIONS:
                 break
 
 

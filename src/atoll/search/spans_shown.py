@@ -106,11 +106,11 @@ class _Lookup:
         at = second if len(text) - second >= PASSAGE else 0
         rest.append(text[:at])
         while self._index is not None and tries and len(text) - at >= PASSAGE:
-            found = self.span(text[at : at + PROBE])
-            size = 0 if found is None else self._common(text, at, found[0])
-            if found is not None and size >= PASSAGE:
-                begun = found[0] - self._common_before(text, at, found[0])
-                self.last = found[0] + size
+            span = self.span(text[at : at + PROBE])
+            size = 0 if span is None else self._common(text, at, span[0])
+            if span is not None and size >= PASSAGE:
+                begun = span[0] - self._common_before(text, at, span[0])
+                self.last = span[0] + size
                 spans.append((begun, self.last))
                 rest.append("\n")
                 at += size
@@ -157,7 +157,7 @@ class _Lookup:
 def _same_from_start(here: str, there: str) -> int:
     """Return how many characters two texts have in common at their beginnings."""
     pairs = enumerate(zip(here, there, strict=False))
-    same = (n for n, (one, other) in pairs if one != other)
+    same = (n for n, (character, other) in pairs if character != other)
     return next(same, min(len(here), len(there)))
 
 
@@ -203,9 +203,11 @@ class _Observation:
 
     def unexplained(self) -> list[str]:
         """Return lines that are long enough to identify and contain no matched text."""
-        told = dict.fromkeys(line.strip() for text in self._explained for line in text.splitlines())
-        telling = [line for line in told if len(line) >= TELLING]
-        lines = (line for line in self._lines if len(line) >= TELLING and line not in told)
+        explained = dict.fromkeys(
+            line.strip() for text in self._explained for line in text.splitlines()
+        )
+        telling = [line for line in explained if len(line) >= TELLING]
+        lines = (line for line in self._lines if len(line) >= TELLING and line not in explained)
         unexplained = (line for line in lines if not self._has_any(line, telling))
         return list(islice(unexplained, 4 * MAX_LOOKUPS))
 

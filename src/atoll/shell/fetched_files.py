@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from atoll.errors import SandboxError
-from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, fill
+from atoll.guest.shared.local_files import MAX_FOLDERS_DEEP, fill
 from atoll.guest.shared.search import shown
 from atoll.guest.shared.texts import too_large
 
@@ -176,7 +176,7 @@ def _row(record: bytes) -> Row:
     mode, size, modified, changed, name = record.split(b" ", 4)
     info = _info(mode, size, modified, changed)
     path = name[2:].decode("utf-8", "surrogateescape")
-    too_deep = path.count("/") >= MOST_FOLDERS_DEEP and stat.S_ISDIR(info.st_mode)
+    too_deep = path.count("/") >= MAX_FOLDERS_DEEP and stat.S_ISDIR(info.st_mode)
     return Row(path, info, too_deep)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.files.types import checked
 from atoll.guest.shared import search
 from atoll.guest.shared.globs import chooser
-from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP, check_name
+from atoll.guest.shared.local_files import MAX_FOLDERS_DEEP, check_name
 from atoll.guest.shared.texts import MAX_FILE_BYTES, check_lines, count_lines, lines_of
 from atoll.guest.shared.workspace import EMPTY, Workspace, code_of, page, words
 from atoll.shell import fetched_files
@@ -69,7 +69,7 @@ class PosixDialect:
         return checked(operation, Workspace(files).run(operation, params))
 
     async def _listed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        depth = 1 if operation == "ls" else MOST_FOLDERS_DEEP + 1
+        depth = 1 if operation == "ls" else MAX_FOLDERS_DEEP + 1
         answer = await self._line.ask("list", encoded(params["path"]), str(depth))
         if operation == "ls" and not answer.startswith(b"folder"):
             return {"entries": [], "truncated": False}
@@ -181,7 +181,7 @@ class _Search:
     async def candidates(self) -> tuple[list[str], bool]:
         """Return the files that contain the pattern; "" is the path itself."""
         words = [encoded(self._path), self._how, encoded(self._pattern)]
-        limits = [str(MOST_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
+        limits = [str(MAX_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
         answer = await self._line.ask("candidates", *words, *limits)
         if answer.startswith(b"-"):
             reason = answer[1:].decode("utf-8", "replace").strip().removeprefix("grep: ")

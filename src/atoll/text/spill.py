@@ -129,8 +129,8 @@ if sys.platform != "win32":
 
         def __init__(self, path: Path) -> None:
             self._fd = os.open(path, _FOLDER)
-            found = os.fstat(self._fd)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+            status = os.fstat(self._fd)
+            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 os.close(self._fd)
                 text = f"the folder {path.name} belongs to another user, or others may enter it"
                 raise OSError(text)

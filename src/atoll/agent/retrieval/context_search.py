@@ -40,25 +40,25 @@ class Passage:
 def search_context(index: ContextIndex, query: str, k: int) -> list[Passage]:
     """Return the best k passages for a query, the best first."""
     words = query_words(query)[:MAX_WORDS]
-    found = {
+    greps = {
         word: index.grep(
             word, most=MAX_PLACES, ignore_case=True, literal=True, seconds=WORD_SECONDS
         )
         for word in words
     }
     windows = index.length / WINDOW + 1
-    weights = {word: math.log1p(windows / (1 + hits.total)) for word, hits in found.items()}
+    weights = {word: math.log1p(windows / (1 + hits.total)) for word, hits in greps.items()}
     best = heapq.nlargest(
-        CANDIDATES, _by_window(found, weights).items(), key=lambda window: window[1]
+        CANDIDATES, _by_window(greps, weights).items(), key=lambda window: window[1]
     )
     passages = [_passage(index, number, weights) for number, _ in best]
     return heapq.nlargest(k, passages, key=lambda passage: (passage.score, -passage.start))
 
 
-def _by_window(found: dict[str, Grep], weights: dict[str, float]) -> dict[int, float]:
+def _by_window(greps: dict[str, Grep], weights: dict[str, float]) -> dict[int, float]:
     """Return the windows that contain any of the words, each with the sum of their weights."""
     scores: defaultdict[int, float] = defaultdict(float)
-    for word, result in found.items():
+    for word, result in greps.items():
         for number in {hit.start // WINDOW for hit in result.hits}:
             scores[number] += weights[word]
     return scores

@@ -205,9 +205,9 @@ def _fused(
     return scores
 
 
-def _in_turn(*found: Sequence[Unit]) -> list[Unit]:
+def _in_turn(*rankings: Sequence[Unit]) -> list[Unit]:
     """Return units of several lists without repeats, the best of each first."""
-    both = [unit for rank in zip_longest(*found) for unit in rank if unit is not None]
+    both = [unit for rank in zip_longest(*rankings) for unit in rank if unit is not None]
     return list({_unit_key(unit): unit for unit in reversed(both)}.values())[::-1]
 
 

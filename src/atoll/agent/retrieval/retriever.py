@@ -148,7 +148,7 @@ class _Job:
 
     def survey(self) -> list[Entry]:
         """Remove deleted files from the index; return those that may have changed."""
-        self.records, found = self.store.records(), set()
+        self.records, present = self.store.records(), set()
         wanted = []
         with contextlib.closing(self.source.entries()) as entries:
             for number, entry in enumerate(entries):
@@ -158,9 +158,9 @@ class _Job:
                 if entry.size > self.bounds.file_bytes:
                     self.skipped += 1
                     continue
-                found.add(entry.path)
+                present.add(entry.path)
                 wanted += [] if self._is_known(entry) else [entry]
-        gone = self.records.keys() - found
+        gone = self.records.keys() - present
         if gone:
             self.store.remove(sorted(gone))
         self.removed, self.units = len(gone), self.store.count()

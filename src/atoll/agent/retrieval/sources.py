@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from atoll.agent.retrieval.types import IGNORED_FOLDERS, Unit
 from atoll.errors import RetrievalError
 from atoll.files.folder import open_beneath
-from atoll.guest.shared.local_files import MOST_FOLDERS_DEEP
+from atoll.guest.shared.local_files import MAX_FOLDERS_DEEP
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -157,7 +157,7 @@ class FolderSource:
     def entries(self) -> Generator[Entry]:
         """Yield regular files; the stamp has the size, times and inode."""
         now = time.time_ns()
-        for path, info in _below(self._root, "", MOST_FOLDERS_DEEP):
+        for path, info in _below(self._root, "", MAX_FOLDERS_DEEP):
             facts = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
             recent = now - max(info.st_mtime_ns, info.st_ctime_ns) < _JUST_NOW_NS
             stamp = "" if recent else ":".join(map(str, facts))

@@ -36,8 +36,8 @@ def split_words(text: str) -> str:
 
 def query_words(query: str) -> list[str]:
     """Return the words of a query without repeats; common ones only if there are no others."""
-    found = _WORD.findall(split_words(query))
-    words = list(dict.fromkeys(word.lower() for word in found))
+    split = _WORD.findall(split_words(query))
+    words = list(dict.fromkeys(word.lower() for word in split))
     return ([word for word in words if word not in _COMMON] or words)[:MAX_WORDS]
 
 

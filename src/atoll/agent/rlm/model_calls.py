@@ -231,13 +231,13 @@ class SubcallEvents:
     def of(cls, calls: ModelCalls, **facts: Any) -> SubcallEvents:
         """Emit the start of a new call; once too many cost nothing, no more events are emitted."""
         shared, call = calls.concurrency, calls.writer.new_call()
-        one = cls(calls, call, quiet=not shared.may_tell(calls.root.totals.calls))
-        if not one.quiet:
-            calls.writer.emit(SubcallStarted(call=call, **one._place, **facts))
+        metered = cls(calls, call, quiet=not shared.may_tell(calls.root.totals.calls))
+        if not metered.quiet:
+            calls.writer.emit(SubcallStarted(call=call, **metered._place, **facts))
         elif not shared.hushed:
             shared.hushed = True
             calls.writer.emit(Refused(what="telling of sub-calls", why=UNTOLD))
-        return one
+        return metered
 
     async def end(
         self, work: Awaitable[RunResult], totals: Totals, *, downgraded: bool = False

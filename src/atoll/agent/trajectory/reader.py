@@ -125,9 +125,9 @@ def read(
             if len(events) >= events_cap or file.tell() > bytes_cap:
                 cut = True
                 break
-            found, torn = _event(line, line_cap), not line.endswith(b"\n")
-            if found is not None:
-                events.append(found)
+            event, torn = _event(line, line_cap), not line.endswith(b"\n")
+            if event is not None:
+                events.append(event)
             elif line.strip() and not torn:
                 skipped += 1
     return Trajectory(events=tuple(events), torn=torn, skipped=skipped, cut=cut)

@@ -284,8 +284,8 @@ def _model(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
         yield from canvas.say(level, "model", "no answer yet", canvas.brush.warn)
         return
     name = f"{node.event.model} · " if isinstance(node.event, events.ModelAsked) else ""
-    told = f"{name}{words.duration(answer.duration_ms)} · {words.cost(node.totals)} · "
-    yield from canvas.say(level, "model", told + words.tokens(answer.usage), canvas.brush.faint)
+    summary = f"{name}{words.duration(answer.duration_ms)} · {words.cost(node.totals)} · "
+    yield from canvas.say(level, "model", summary + words.tokens(answer.usage), canvas.brush.faint)
     text = answer.text if canvas.full else words.prose(answer.text)
     yield from canvas.quote(level + 1, "┆", text, PROSE_LINES, str)
 
@@ -327,8 +327,8 @@ def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str
         head = counted(len(nodes), "sub-calls")
         yield from canvas.say(level, head, text, canvas.brush.strong)
     chosen = list(nodes) if canvas.full else _chosen(nodes)
-    for one in chosen:
-        yield from _subcall(canvas, one, level + (len(nodes) > 1))
+    for step in chosen:
+        yield from _subcall(canvas, step, level + (len(nodes) > 1))
     if len(chosen) < len(nodes):
         rest = f"… {len(nodes) - len(chosen):,} more"
         yield from canvas.say(level + 1, rest, "--full shows them", canvas.brush.faint)
@@ -423,8 +423,8 @@ def show_end(canvas: Canvas, node: Node) -> Iterator[str]:
 
 
 def _evidence(canvas: Canvas, mapping: Mapping[str, Any], level: int) -> Iterator[str]:
-    found = words.found(mapping)
-    head, stroke = ("found", canvas.brush.good) if found else ("not found", canvas.brush.bad)
+    facts = words.found(mapping)
+    head, stroke = ("found", canvas.brush.good) if facts else ("not found", canvas.brush.bad)
     yield from canvas.say(
         level, head, f"“{mapping.get('quote', '')}” {words.place(mapping)}", stroke
     )

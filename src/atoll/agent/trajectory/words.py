@@ -103,8 +103,8 @@ def at_once(nodes: Iterable[Node]) -> int:
 def cells(coverage: Mapping[str, Any], width: int | None = None) -> str:
     """Return a coverage map as at most `width` characters of CELLS; each shows its best cell."""
     given = coverage.get("map", "")
-    found = given if isinstance(given, (str, list)) else ""
-    known = "".join(_cell(cell) for cell in found[:CELLS_CAP])
+    cells_given = given if isinstance(given, (str, list)) else ""
+    known = "".join(_cell(cell) for cell in cells_given[:CELLS_CAP])
     wide = min(width or CELLS_CAP, len(known))
     edges = [number * len(known) // wide for number in range(wide + 1)] if wide else []
     return "".join(max(known[a:b], key=CELLS.index) for a, b in pairwise(edges))

@@ -11,10 +11,10 @@ import contextlib
 import socket
 
 from atoll.errors import PortError, SandboxLostError
-from atoll.guest.core.relay import CONNECTED, MOST_LISTED, PORT_BYTES, REFUSED
+from atoll.guest.core.relay import CONNECTED, MAX_LISTED, PORT_BYTES, REFUSED
 from atoll.jail.measure.socket_table import listening
 from atoll.jail.supervisor.guest_network import ANSWER_SECONDS, NOT_LISTENING
-from atoll.jail.walls.guest_sockets import MOST_PORTS
+from atoll.jail.walls.guest_sockets import MAX_PORTS
 from atoll.types import ListeningPort
 
 
@@ -48,15 +48,15 @@ class ContainerNetwork:
         """Return the TCP ports that the guest listens on, as the relay says."""
         table = bytearray()
         with self._ask(0) as answers:
-            while piece := await self._answer(answers, MOST_LISTED):
+            while piece := await self._answer(answers, MAX_LISTED):
                 table += piece
-                if len(table) > MOST_LISTED:
+                if len(table) > MAX_LISTED:
                     break
         try:
-            result = sorted(set(listening(bytes(table[:MOST_LISTED]).splitlines())))
+            result = sorted(set(listening(bytes(table[:MAX_LISTED]).splitlines())))
         except (ValueError, OSError):
             return ()
-        return tuple(ListeningPort(number=number, address=at) for number, at in result[:MOST_PORTS])
+        return tuple(ListeningPort(number=number, address=at) for number, at in result[:MAX_PORTS])
 
     def close(self) -> None:
         """End the relay; connections end with it."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atoll.guest.shared.messages import Json
 
 PAGE = 1 << 16
-MOST_PAGES = 65_536
+MAX_PAGES = 65_536
 BASE = 64 * MIB
 """Wasm memory of Python before any guest code runs, and to start a cell."""
 RUNTIME = 448 * MIB
@@ -152,9 +152,9 @@ def _assets(seen: dict[str, str]) -> Json:
 def _pages(memory: int | None, context_bytes: int) -> int:
     """Return how far wasm memory may grow; in steps, so a parked process fits many contexts."""
     if memory is None:
-        return MOST_PAGES
+        return MAX_PAGES
     room = -(-2 * context_bytes // STEP) * STEP
-    return min(MOST_PAGES, (BASE + memory + room) // PAGE)
+    return min(MAX_PAGES, (BASE + memory + room) // PAGE)
 
 
 def _limits(policy: ExecutionPolicy, context_bytes: int) -> Limits:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_MOST_CHAINED = 100
+_MAX_CHAINED = 100
 _OUTSIDE = re.compile(r"'await' outside|asynchronous comprehension outside|'async \w+' outside")
 
 
@@ -88,7 +88,7 @@ class RestrictedRepl(repl.Repl):
 
 def _leave_out_our_frames(exc: BaseException | None) -> None:
     """Remove the backend's frames, so that a traceback ends at the guest's own line."""
-    for _ in range(_MOST_CHAINED):
+    for _ in range(_MAX_CHAINED):
         if exc is None:
             return
         trace = exc.__traceback__

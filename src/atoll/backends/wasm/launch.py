@@ -50,7 +50,7 @@ FROZEN_BYTES = 32 * MIB
 WORKER_BYTES = 192 * MIB
 """Memory of the worker itself, in addition to the guest's."""
 CONTEXT_COPIES = 3
-MOST_CONTEXT = 2 << 30
+MAX_CONTEXT = 2 << 30
 RESERVED = 64 << 30
 """Address space: wasmtime reserves gigabytes for each memory."""
 WORKER_PROCESSES = 16
@@ -68,7 +68,7 @@ async def launch(
 ) -> tuple[RunningGuest, Counters]:
     """Return a worker whose guest has answered the handshake, and its counters."""
     size = shared.size if shared else 0
-    if size > MOST_CONTEXT:
+    if size > MAX_CONTEXT:
         text = f"a context of {size:,} bytes does not fit the wasm backend: it has 4 GiB in all"
         raise ConfigError(f"{text}: use the backend native, which shares it")
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts

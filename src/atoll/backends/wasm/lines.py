@@ -31,8 +31,8 @@ class Lines:
     def read(self, stop: Callable[[], bool] = lambda: False) -> bytes | None:
         """Return the next line; None when `stop()` is true; HostGoneError at the end."""
         while True:
-            line, found, rest = self._kept.partition(b"\n")
-            if found:
+            line, newline, rest = self._kept.partition(b"\n")
+            if newline:
                 self._kept = rest
                 return bytes(line)
             if not self._wait(stop):

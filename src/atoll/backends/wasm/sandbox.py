@@ -72,12 +72,12 @@ class WasmLauncher(Launcher):
     async def prepare(self) -> Isolation:
         """Find the component, or build it; find the packages, and the jail of the worker."""
         config, binary = self.config, build.chosen(self.config)
-        found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
-        if found is None:
+        built = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
+        if built is None:
             title = Progress("atoll: first use of the backend wasm")
-            found = await asyncio.to_thread(build.ensure, binary, title)
-        self._built = found
-        await self._packages.find(config, functools.partial(packages.target, found))
+            built = await asyncio.to_thread(build.ensure, binary, title)
+        self._built = built
+        await self._packages.find(config, functools.partial(packages.target, built))
         least = min(config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
         jail = replace(config, min_isolation=least)
         self._jail = await probe.level_for(self.backend, jail)

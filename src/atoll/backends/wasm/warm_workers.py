@@ -114,6 +114,6 @@ class WarmWorkers:
             with contextlib.suppress(OSError):
                 packets.send(self._zygote_host, "retire")
             self._zygote_host = None
-        for one in [one for one in self._retired if hung_up(one)]:
-            self._retired.remove(one)
-            one.close()
+        for lease in [lease for lease in self._retired if hung_up(lease)]:
+            self._retired.remove(lease)
+            lease.close()

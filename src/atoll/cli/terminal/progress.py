@@ -150,10 +150,10 @@ class Progress:
         assert callable(stroke)
         self._erase()
         room = self._width - len(head) - 2 - (len(tail) + 2 if tail else 0)
-        told = terminal_text.clip(terminal_text.line(text), max(room, 1))
-        gap = " " * max(room - terminal_text.columns(told), 0) if tail else ""
+        shown = terminal_text.clip(terminal_text.line(text), max(room, 1))
+        gap = " " * max(room - terminal_text.columns(shown), 0) if tail else ""
         end = f"{gap}  {self._paint.faint(tail)}" if tail else ""
-        self._stream.write(f"{stroke(head)}  {told}{end}\n")
+        self._stream.write(f"{stroke(head)}  {shown}{end}\n")
         self._stream.flush()
 
     def _draw(self) -> None:
@@ -225,13 +225,13 @@ class Bar:
             self._write("\n")
 
     def _line(self, size: int, percent: int, *, bar: bool) -> str:
-        told = f"{percent:3} %  {size_text(size)} of {size_text(self._total)}{self._speed(size)}"
-        room = width_of(self._stream) - len(told) - 5
+        state = f"{percent:3} %  {size_text(size)} of {size_text(self._total)}{self._speed(size)}"
+        room = width_of(self._stream) - len(state) - 5
         if not bar or room < CELLS // 3:
-            return told
+            return state
         cells = min(CELLS, room)
         full = cells * percent // 100
-        return f"[{'#' * full}{'.' * (cells - full)}] {told}"
+        return f"[{'#' * full}{'.' * (cells - full)}] {state}"
 
     def _speed(self, size: int) -> str:
         """Return rate and time left, once there is something to measure."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     AskAll = Callable[[list[str]], list[Any]]
 
-MOST_AT_ONCE = 1_000
+MAX_AT_ONCE = 1_000
 
 
 class LazyAnswer:
@@ -71,8 +71,8 @@ class LazyQueue:
     def settle(self, wanted: LazyAnswer) -> None:
         """Ask for the one that is wanted, and for all that wait beside it."""
         waiting = [pending for pending in self._pending if pending is not wanted]
-        batch = [wanted, *waiting[: MOST_AT_ONCE - 1]]
+        batch = [wanted, *waiting[: MAX_AT_ONCE - 1]]
         answers = self._ask_all([pending.prompt for pending in batch])
-        self._pending = waiting[MOST_AT_ONCE - 1 :]
+        self._pending = waiting[MAX_AT_ONCE - 1 :]
         for pending, text in zip(batch, answers):
             pending.settled = text if isinstance(text, str) else str(text)

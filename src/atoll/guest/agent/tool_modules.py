@@ -38,12 +38,12 @@ class ToolModules:
     def offer(self, described: list[Any]) -> list[Any]:
         """Offer the tools that have a module, and no others; return those that have none."""
         plain, members = [], {}  # type: (list[Any], dict[str, dict[str, Names]])
-        for one in described:
-            module = one.get("module") if isinstance(one, dict) else None
+        for tool in described:
+            module = tool.get("module") if isinstance(tool, dict) else None
             if not isinstance(module, str) or not module:
-                plain.append(one)
-            elif all(_is_name(one.get(key)) for key in ("module", "member", "name")):
-                members.setdefault(module, {})[one["member"]] = one
+                plain.append(tool)
+            elif all(_is_name(tool.get(key)) for key in ("module", "member", "name")):
+                members.setdefault(module, {})[tool["member"]] = tool
         self._withdraw()
         self._modules = {name: ToolModule(name, some, self._call) for name, some in members.items()}
         if self._modules:
@@ -62,17 +62,19 @@ class ToolModules:
     def search_tools(self, query: str = "", limit: int = 10) -> str:
         """Find functions of the package `tools` by words; return how each is called, by line."""
         words = str(query).lower().split()
-        found = []
+        matches = []
         for module in self._modules.values():
-            for name, one in module.described.items():
-                text = "{} {} {}".format(module.__name__, name, one.get("doc") or "").lower()
+            for name, tool in module.described.items():
+                text = "{} {} {}".format(module.__name__, name, tool.get("doc") or "").lower()
                 hits = sum((word in text) + 2 * (word in name.lower()) for word in words)
                 if hits or not words:
-                    found.append((-hits, module.__name__, name, one))
-        found.sort(key=lambda one: one[:3])
-        lines = ["{}.{}".format(where, _line(name, one)) for _, where, name, one in found[:limit]]
-        if len(found) > limit:
-            lines.append("... {} in all: ask for other words".format(len(found)))
+                    matches.append((-hits, module.__name__, name, tool))
+        matches.sort(key=lambda row: row[:3])
+        lines = [
+            "{}.{}".format(where, _line(name, tool)) for _, where, name, tool in matches[:limit]
+        ]
+        if len(matches) > limit:
+            lines.append("... {} in all: ask for other words".format(len(matches)))
         return "\n".join(lines) or "nothing fits: try other words, or search_tools() for all"
 
     def _withdraw(self) -> None:
@@ -93,27 +95,27 @@ class ToolModule(_Module):  # type: ignore[valid-type,misc]
         return sorted(self.described)
 
     def __getattr__(self, name: str) -> Any:
-        one = self.__dict__["described"].get(name)
-        if one is None:
+        tool = self.__dict__["described"].get(name)
+        if tool is None:
             text = "module {!r} has no function {!r}: search_tools() finds those there are"
             raise AttributeError(text.format(self.__name__, name))
-        whole, call = one["name"], self.__dict__["_call"]
+        whole, call = tool["name"], self.__dict__["_call"]
 
         def relay(_name: str, *args: Any, **kwargs: Any) -> Any:
             return call(whole, *args, **kwargs)
 
-        _, made = make(dict(one, name=name), relay)
+        _, made = make(dict(tool, name=name), relay)
         made.__module__ = self.__name__
         self.__dict__[name] = made
         return made
 
 
-def _line(name: str, one: Names) -> str:
+def _line(name: str, tool: Names) -> str:
     """Return how a function is called, and the first line of what it does."""
-    parameters = one.get("parameters")
+    parameters = tool.get("parameters")
     shown = ", ".join(_parameter(given) for given in parameters or ())
-    first = (one.get("doc") or "").strip().partition("\n")[0]
-    returns = " -> {}".format(one["returns"]) if isinstance(one.get("returns"), str) else ""
+    first = (tool.get("doc") or "").strip().partition("\n")[0]
+    returns = " -> {}".format(tool["returns"]) if isinstance(tool.get("returns"), str) else ""
     call = "{}({}){}".format(name, "..." if parameters is None else shown, returns)
     return " ".join("{}: {}".format(call, first).split())[:LONGEST_LINE]
 

@@ -58,15 +58,15 @@ def empty_since(root: str) -> int | None:
         return None
 
 
-def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snapshot) -> None:
+def _note(entry: os.DirEntry[str], folder: str, folders: list[str], snapshot: Snapshot) -> None:
     path = folder + "/" + entry.name if folder else entry.name
     if entry.is_dir(follow_symlinks=False):
         if entry.name not in IGNORED_FOLDERS:
             folders.append(path)
         return
     info = entry.stat(follow_symlinks=False)
-    if len(found) < MAX_FILES and stat.S_ISREG(info.st_mode) and path not in IGNORED_FILES:
-        found[path] = (info.st_size, info.st_mtime_ns, info.st_ino)
+    if len(snapshot) < MAX_FILES and stat.S_ISREG(info.st_mode) and path not in IGNORED_FILES:
+        snapshot[path] = (info.st_size, info.st_mtime_ns, info.st_ino)
 
 
 def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:

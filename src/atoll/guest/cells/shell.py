@@ -179,7 +179,7 @@ class Command:
 def _arguments(params: ShellParams, opened: list[int]) -> list[Any]:
     """Return what to execute; a command that is too long for an argument is in an opened file."""
     if "argv" in params:
-        return [_encoded(one) for one in params["argv"]]
+        return [_encoded(word) for word in params["argv"]]
     shell = next(path for path in SHELLS if os.path.exists(path))
     data = _encoded(params["command"])
     if len(data) <= LONGEST_ARGUMENT:
@@ -256,12 +256,12 @@ def _exit_code(status: int) -> int:
 
 def _groups_of(session: int) -> set[int]:
     """Return the process groups of a session that have living processes."""
-    found = set()
+    groups = set()
     for name in listdir("/proc"):
         state, group, its_session = _facts(name) if name.isdigit() else ("Z", 0, 0)
         if its_session == session and state not in "ZX":
-            found.add(group)
-    return found
+            groups.add(group)
+    return groups
 
 
 def _facts(pid: str) -> tuple[str, int, int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..shared.messages import Json
 
 
-MOST_FRAMES = 40
+MAX_FRAMES = 40
 HEAD = "Traceback (most recent call last):\n"
 
 
@@ -41,7 +41,7 @@ def _by_module(exc: BaseException, frames: Any) -> str:
 def _plain(frames: types.TracebackType | None, error: str, sources: dict[str, str]) -> str:
     """Return the frames with the lines of cells, and the error."""
     lines = [HEAD] if frames is not None else []
-    while frames is not None and len(lines) < MOST_FRAMES:
+    while frames is not None and len(lines) < MAX_FRAMES:
         code = frames.tb_frame.f_code
         where = '  File "{}", line {}, in {}\n'
         lines.append(where.format(code.co_filename, frames.tb_lineno, code.co_name))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..shared.messages import Json
 
-MOST_KINDS = 1000
+MAX_KINDS = 1000
 NOT_REBUILT = frozenset(
     {
         "StopIteration",
@@ -59,7 +59,7 @@ def from_error(error: Json) -> HostCallError:
 
 def _kind(name: str) -> type[HostCallError]:
     if name not in _kinds:
-        if not name.isidentifier() or len(_kinds) >= MOST_KINDS:
+        if not name.isidentifier() or len(_kinds) >= MAX_KINDS:
             raise ValueError(name)
         _kinds[name] = _make(name, _BUILT_IN.get(name))
     return _kinds[name]

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 ADDRESS = ("127.0.0.1", 3128)
 BACKLOG = 64
-MOST_WAITING = 64
+MAX_WAITING = 64
 CHUNK = 1 << 16
 PORT_BYTES = 2
 CONNECTED, REFUSED = b"+", b"-"
 CONNECT_SECONDS = 5.0
-MOST_LISTED = 1 << 18
+MAX_LISTED = 1 << 18
 
 
 class OneWay:
@@ -70,7 +70,7 @@ def serve(listener: socket.socket, host_fd: int) -> NoReturn:
     waiting: list[socket.socket] = []
     ways: list[OneWay] = []
     while True:
-        others = [host] + ([listener] if len(waiting) < MOST_WAITING else [])
+        others = [host] + ([listener] if len(waiting) < MAX_WAITING else [])
         ways, readable = _carry(ways, others)
         if listener.fileno() in readable:
             waiting.append(listener.accept()[0])
@@ -132,22 +132,22 @@ def _listening() -> bytes:
                 result += b"".join(row for row in table if row.split()[3:4] == [b"0A"])
         except OSError:
             pass
-    return result[:MOST_LISTED]
+    return result[:MAX_LISTED]
 
 
 def _carry(ways: list[OneWay], others: list[socket.socket]) -> tuple[list[OneWay], set[int]]:
     """Wait until something can be done, and do it; return the ways left, and what is readable."""
     poll, events = select.poll(), {}
-    for one in [*others, *(way.source for way in ways if not way.chunk and not way.ended)]:
-        events[one.fileno()] = select.POLLIN
+    for end in [*others, *(way.source for way in ways if not way.chunk and not way.ended)]:
+        events[end.fileno()] = select.POLLIN
     for way in ways:
         if way.chunk:
             events[way.target.fileno()] = events.get(way.target.fileno(), 0) | select.POLLOUT
     for fd, wanted in events.items():
         poll.register(fd, wanted)
-    found = poll.poll()
-    readable = {fd for fd, event in found if event & ~select.POLLOUT}
-    writable = {fd for fd, event in found if event & ~select.POLLIN}
+    ready = poll.poll()
+    readable = {fd for fd, event in ready if event & ~select.POLLOUT}
+    writable = {fd for fd, event in ready if event & ~select.POLLIN}
     for way in ways:
         way.step(readable, writable)
     return _without_ended(ways), readable
@@ -162,10 +162,10 @@ def _take(guest: socket.socket, host_fd: int) -> list[OneWay]:
     return _both_ways(guest, proxy)
 
 
-def _both_ways(one: socket.socket, other: socket.socket) -> list[OneWay]:
-    for end in (one, other):
+def _both_ways(first: socket.socket, other: socket.socket) -> list[OneWay]:
+    for end in (first, other):
         end.setblocking(False)
-    return [OneWay(one, other), OneWay(other, one)]
+    return [OneWay(first, other), OneWay(other, first)]
 
 
 def _without_ended(ways: list[OneWay]) -> list[OneWay]:

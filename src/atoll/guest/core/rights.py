@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 NO_NAMESPACE = -1
-MOST_AT_ONCE = 8
+MAX_AT_ONCE = 8
 _SOCKETS: list[int] = []
 """The socket on which descriptors come, if they come on one."""
 _LIBRARIES: list[Any] = []
@@ -99,7 +99,7 @@ def receive_with(fd: int) -> tuple[bytes, list[int]]:
 
     fds = array.array("i")
     with socket.socket(fileno=os.dup(fd)) as end:
-        byte, extra, _, _ = end.recvmsg(1, socket.CMSG_SPACE(MOST_AT_ONCE * fds.itemsize))
+        byte, extra, _, _ = end.recvmsg(1, socket.CMSG_SPACE(MAX_AT_ONCE * fds.itemsize))
     for _, _, data in extra:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return byte, fds.tolist()

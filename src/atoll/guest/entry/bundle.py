@@ -90,18 +90,18 @@ def _key(folder: str) -> bytes:
         if name.endswith(".py")
     ]
     facts = [(name, os.stat(name)) for name in sorted(names)]
-    found = [
+    versions = [
         (os.path.relpath(name, folder), status.st_mtime_ns, status.st_size)
         for name, status in facts
     ]
-    return repr((sys.version, found)).encode() + b"\n"
+    return repr((sys.version, versions)).encode() + b"\n"
 
 
 def _modules(folder: str) -> tuple[Any, Modules]:
     """Return this module; and ENTRY, after all that it imports, each after what it imports."""
     import ast
 
-    found: dict[str, tuple[bool, Any]] = {}
+    modules: dict[str, tuple[bool, Any]] = {}
     visited = set()
 
     def visit(name: str) -> None:
@@ -118,25 +118,25 @@ def _modules(folder: str) -> tuple[Any, Modules]:
         for needed in _imported(tree, name if is_package else parent):
             visit(needed)
         shown = os.path.join(PACKAGE, os.path.relpath(file, folder))  # no path of the host
-        found[name] = is_package, _compile(tree, shown)
+        modules[name] = is_package, _compile(tree, shown)
 
     visit(ENTRY)
     visit(OWN)
-    own = found.pop(OWN)[1]
-    named = [(PACKAGE + "." * bool(name) + name, *rest) for name, rest in found.items()]
+    own = modules.pop(OWN)[1]
+    named = [(PACKAGE + "." * bool(name) + name, *rest) for name, rest in modules.items()]
     return own, named
 
 
 def _imported(tree: Any, package: str) -> list[str]:
     """Return the modules of the runtime that a module of a package imports when it is loaded."""
-    found: list[str] = []
+    modules: list[str] = []
     for node in tree.body:
         if type(node).__name__ == "ImportFrom" and node.level:
             parts = package.split(".") if package else []
             base = parts[: len(parts) + 1 - node.level] + ([node.module] if node.module else [])
-            found.append(".".join(base))
-            found += [".".join([*base, alias.name]) for alias in node.names]
-    return found
+            modules.append(".".join(base))
+            modules += [".".join([*base, alias.name]) for alias in node.names]
+    return modules
 
 
 def _compile(tree: Any, file: str) -> Any:

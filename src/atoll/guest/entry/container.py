@@ -192,17 +192,17 @@ def _tell(status: int) -> NoReturn:
 
 def _reap(guest: int) -> int | None:
     """Reap all ended children; return the guest's wait status if it is among them."""
-    found = None
+    guest_status = None
     try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == guest:
-                found = status
+                guest_status = status
             if pid == 0:
                 break
     except ChildProcessError:
         pass
-    return found
+    return guest_status
 
 
 def _ignore(*_args: object) -> None:

@@ -39,7 +39,7 @@ REHEARSED = ("print('')\n1", "_ = 1")
 """Cells that end with an expression, and with another statement: they are compiled differently."""
 ONE_CELL_MS = 50
 """In which the host ends a guest that was for one cell: it need not prepare for another."""
-MOST_ANSWERED, REHEARSED_MEMORY = 1 << 16, 1 << 50
+MAX_ANSWERED, REHEARSED_MEMORY = 1 << 16, 1 << 50
 CLONE_FDS = 4
 """Channel and streams of a clone, which come on its status socket."""
 
@@ -130,7 +130,7 @@ class ProcessServer(Server):
                 for code in REHEARSED:
                     os.write(requests[1], rpc.request(str(number), "execute", {"code": code}))
                     self._serve_next()
-                    os.read(answers[0], MOST_ANSWERED)
+                    os.read(answers[0], MAX_ANSWERED)
         finally:
             self._channel.reopen(-1, -1)
             self._kept.forget()

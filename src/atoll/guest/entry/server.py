@@ -191,7 +191,7 @@ class Server:
         self._call_host = call_host = waves.numbered(self._bridge.call_host)
         self._modules = ToolModules(call_host)
         described = self._modules.offer(described)
-        functions: Names = dict(make(one, call_host) for one in described)
+        functions: Names = dict(make(tool, call_host) for tool in described)
         functions.update(self._modules.functions())
         explorer = Explorer(call_host, namespace, self._repl.preloaded.own, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
@@ -201,7 +201,7 @@ class Server:
         offered.update((name, getattr(named, name)) for name in named.NAMES)
         offered["context_len"] = ContextLength(agent["context_len"])
         self._offer(offered)
-        self._tools = {one["name"] for one in described}.union(self._modules.functions())
+        self._tools = {tool["name"] for tool in described}.union(self._modules.functions())
         self._helpers.update((name, offered[name]) for name in set(offered) - self._tools)
         namespace["answer"] = {"content": "", "ready": False}
 
@@ -221,7 +221,7 @@ class Server:
         owners = self._bridge, helpers.ContextHelpers(self._context), PrintCollector()
         for owner in owners:
             offered.update((name, getattr(owner, name)) for name in owner.NAMES)
-        for one in (
+        for helper in (
             helpers.chunk_text,
             helpers.chunk_by_size,
             helpers.chunk_by_headers,
@@ -229,7 +229,7 @@ class Server:
             FailedQuery,
             HostCallError,
         ):
-            offered[one.__name__] = one
+            offered[helper.__name__] = helper
         offered.update(
             input=stdin.read_line, display=self._repl.display, __magic__=self._repl.magic
         )
@@ -245,7 +245,7 @@ class Server:
             from ..agent.tools import make
         self._modules = self._modules or ToolModules(self._call_host)
         described = self._modules.offer(params["tools"])
-        tools = dict(make(one, self._call_host) for one in described)
+        tools = dict(make(tool, self._call_host) for tool in described)
         tools.update(self._modules.functions())
         for name in self._tools.difference(tools, self._helpers):
             self._offered.pop(name, None)

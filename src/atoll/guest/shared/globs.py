@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     FitsName = Callable[[str], Optional[Match[str]]]
 
-MOST_ALTERNATIVES = 256
+MAX_ALTERNATIVES = 256
 LONGEST = 4096
 """Characters: as many as a path can have."""
 _ANY_FOLDERS = None
@@ -99,19 +99,19 @@ def _one_of(inside: str) -> str:
 
 def _braces(pattern: str) -> list[str]:
     """Return every choice of `{a,b}`; a brace that is not closed stands for itself."""
-    found, done = [pattern], []
+    pending, done = [pattern], []
     if len(pattern) > LONGEST:
         raise ValueError("the pattern has more than {:,} characters".format(LONGEST))
-    while found:
-        first = found.pop()
+    while pending:
+        first = pending.pop()
         start, end = _innermost(first)
         if start < 0:
             done.append(first)
             continue
         head, tail = first[:start], first[end + 1 :]
-        found += [head + choice + tail for choice in first[start + 1 : end].split(",")]
-        if len(found) + len(done) > MOST_ALTERNATIVES:
-            raise ValueError("the pattern has more than {} alternatives".format(MOST_ALTERNATIVES))
+        pending += [head + choice + tail for choice in first[start + 1 : end].split(",")]
+        if len(pending) + len(done) > MAX_ALTERNATIVES:
+            raise ValueError("the pattern has more than {} alternatives".format(MAX_ALTERNATIVES))
     return done
 
 

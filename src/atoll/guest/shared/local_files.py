@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 """Do not block on a FIFO."""
-MOST_FOLDERS_DEEP = 200
+MAX_FOLDERS_DEEP = 200
 
 
 def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
@@ -62,7 +62,7 @@ class LocalFiles:
         if not stat.S_ISDIR(info.st_mode):
             yield LocalEntry(os.path.basename(top), info, top)
             return
-        yield from self._below(top, "", MOST_FOLDERS_DEEP)
+        yield from self._below(top, "", MAX_FOLDERS_DEEP)
 
     def _below(self, folder: str, prefix: str, deeper: int) -> Iterator[LocalEntry]:
         try:

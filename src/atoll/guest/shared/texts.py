@@ -9,7 +9,7 @@ import stat
 MAX_FILE_BYTES = 512 << 20
 PIECE = 1 << 20
 PASSED = 1 << 16
-MOST_LINES = 1_000_000
+MAX_LINES = 1_000_000
 """Each takes far more memory than it has bytes."""
 LONGEST_LINE = 16 << 20
 """Bytes of a line that are searched."""
@@ -63,9 +63,9 @@ def _line_start(data: bytes, at: int, lines: int) -> int:
 
 def check_lines(count: int) -> None:
     """OSError if a list of so many is more than a host should be made to hold."""
-    if count > MOST_LINES:
+    if count > MAX_LINES:
         text = "{:,} lines were asked for; at most {:,} are returned at once"
-        raise OSError(errno.EFBIG, text.format(count, MOST_LINES))
+        raise OSError(errno.EFBIG, text.format(count, MAX_LINES))
 
 
 def lines_of(data: bytes) -> list[str]:

@@ -150,7 +150,7 @@ class Dump:
         A function is tried without its globals: one it uses may be bad without its being so.
         """
         queue = list(self._names)
-        found: dict[str, BaseException] = {}
+        failures: dict[str, BaseException] = {}
 
         def ask(name: str) -> bool:
             if name not in queue and self._may_travel(name):
@@ -163,8 +163,8 @@ class Dump:
             except KeyboardInterrupt:
                 raise
             except BaseException as exc:
-                found[name] = exc
-        for name, fault in (found or self._blame).items():
+                failures[name] = exc
+        for name, fault in (failures or self._blame).items():
             self.left_out[name] = _reason(fault)
 
     def _pickler(self, sink: _Sink, may_travel: Callable[[str], bool]) -> Any:

@@ -87,8 +87,8 @@ class JailNetwork:
 
     async def ports(self) -> tuple[ListeningPort, ...]:
         """Return the TCP ports that processes in the jail listen on, as its kernel has them."""
-        found = (await self._ask("ports")).fields["ports"]
-        return tuple(ListeningPort(number=port, address=address) for port, address in found)
+        ports = (await self._ask("ports")).fields["ports"]
+        return tuple(ListeningPort(number=port, address=address) for port, address in ports)
 
     def close(self) -> None:
         """End the helper."""

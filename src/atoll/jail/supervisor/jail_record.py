@@ -105,10 +105,10 @@ class JailRecord(ABC):
         SECURITY: it cannot change them itself. The pid was not reused if it is still the guest's.
         """
         pid = self.guest_pid()
-        found = joined.Entrance.of(str(pid))
+        entrance = joined.Entrance.of(str(pid))
         if not pid or self.guest_pid() != pid:
             raise ProcessLookupError(0, "the guest has ended")
-        return found
+        return entrance
 
     def _guest_pidfd(self) -> int | None:
         """Return a pidfd of the guest, if there is one."""

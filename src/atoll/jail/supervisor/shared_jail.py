@@ -120,8 +120,8 @@ class SharedJail:
     def _members(self) -> list[int]:
         roots = self.roots()
         started = [pid for session in self.sessions for pid in session.started_pids()]
-        found = meter.processes([*roots, *started])
-        return [pid for pid in found if pid != roots[0]] if roots else []
+        pids = meter.processes([*roots, *started])
+        return [pid for pid in pids if pid != roots[0]] if roots else []
 
 
 def has_capabilities(pid: int) -> bool:

@@ -100,12 +100,12 @@ def argument(index: int) -> Instruction:
 
 def _spans(steps: dict[int, list[Instruction]], otherwise: list[Instruction]) -> list[Span]:
     """Return where each row of numbers with the same steps begins, and these steps."""
-    found: list[Span] = [(0, otherwise)]
+    spans: list[Span] = [(0, otherwise)]
     for number in sorted({edge for known in steps for edge in (known, known + 1)}):
         taken = steps.get(number, otherwise)
-        if taken != found[-1][1]:
-            found.append((number, taken))
-    return found
+        if taken != spans[-1][1]:
+            spans.append((number, taken))
+    return spans
 
 
 def _search(spans: list[Span]) -> list[Instruction]:

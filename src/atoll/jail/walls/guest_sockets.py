@@ -23,7 +23,7 @@ from atoll.jail.walls import loopback, syscalls
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MOST_PORTS = 1000
+MAX_PORTS = 1000
 """Ports in one answer: the lowest."""
 _TABLES = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
 
@@ -63,8 +63,8 @@ def _answer(host: socket.socket, asked: packets.Message) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as made:
             packets.send(host, "socket", [made.fileno()])
     else:
-        found = sorted(set(_listening()))[:MOST_PORTS]
-        packets.send(host, "ports", ports=found)
+        listening = sorted(set(_listening()))[:MAX_PORTS]
+        packets.send(host, "ports", ports=listening)
 
 
 def _listening() -> Iterator[tuple[int, str]]:

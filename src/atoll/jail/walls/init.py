@@ -147,15 +147,15 @@ def report(status_fd: int, kind: str, fds: Sequence[int] = (), **fields: Any) ->
 
 def _reap(guest: int) -> int | None:
     """Reap all ended children; return the guest's wait status if it is among them."""
-    found = None
+    guest_status = None
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == guest:
-                found = status
+                guest_status = status
             if pid == 0:
                 break
-    return found
+    return guest_status
 
 
 def _interrupt(guest: int) -> None:

@@ -28,8 +28,8 @@ def _empty(folder: int, top: int) -> list[str]:
     """Unlink the files in `folder` and move its subfolders into `top`; their names there."""
     moved = []
     with os.scandir(folder) as entries:
-        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in found:
+        names = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in names:
         if not is_folder:
             os.unlink(name, dir_fd=folder)
             continue

@@ -26,8 +26,8 @@ def examine(code: str) -> tuple[Violation, ...] | None:
     """Return what the policy refuses in the code; None if the code does not parse."""
     library = load()
     if len(code) > MAX_CHARACTERS:
-        found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
-        return (make(None, "size", found),)
+        size = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
+        return (make(None, "size", size),)
     try:
         compile(code, "<guard>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except (SyntaxError, ValueError):

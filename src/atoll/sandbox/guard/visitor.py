@@ -135,8 +135,8 @@ class Visitor:
             queue.extend(reversed(list(ast.iter_child_nodes(node))))
         return tuple(sorted(self._found, key=lambda violation: (violation.line, violation.column)))
 
-    def _refuse(self, node: ast.AST, rule: str, *found: str) -> None:
-        self._found.append(make(node, rule, *found))
+    def _refuse(self, node: ast.AST, rule: str, *details: str) -> None:
+        self._found.append(make(node, rule, *details))
 
     @_looks_at(ast.Name)
     def _name(self, node: ast.Name) -> None:

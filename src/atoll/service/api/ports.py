@@ -73,10 +73,11 @@ class PreviewInfo(Struct, kw_only=True):
 async def list_ports(call: ApiRequest) -> PortList:
     """List the TCP ports that the guest listens on, also while a cell runs."""
     hosted = call.session
-    found = await hosted.session.carry_out(verbs.ListPorts()) if hosted.session.live else ()
+    listening = await hosted.session.carry_out(verbs.ListPorts()) if hosted.session.live else ()
     public = hosted.facts.public_ports
     rows = [
-        PortInfo(port=one.number, address=one.address, public=one.number in public) for one in found
+        PortInfo(port=listener.number, address=listener.address, public=listener.number in public)
+        for listener in listening
     ]
     return PortList(items=rows, previews=call.service.previews.enabled)
 

@@ -134,13 +134,13 @@ async def output(call: ApiRequest) -> Output:
     """
     info = await _process(call)
     seconds = min(call.number("wait", 0) / 1000, MAX_WAIT_SECONDS)
-    found = await call.session.processes.read(info.id, _offsets(call), seconds)
+    output = await call.session.processes.read(info.id, _offsets(call), seconds)
     return Output(
-        process=ProcessFacts.of(found.info),
-        stdout=found.stdout,
-        stdout_end=found.stdout_end,
-        stderr=found.stderr,
-        stderr_end=found.stderr_end,
+        process=ProcessFacts.of(output.info),
+        stdout=output.stdout,
+        stdout_end=output.stdout_end,
+        stderr=output.stderr,
+        stderr_end=output.stderr_end,
     )
 
 
@@ -199,18 +199,18 @@ async def _events(
     """Yield what a process prints as text; bytes that are not text come as base64 as well."""
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
     yield [event("started", pid=info.pid, id=info.id)]
-    async for found in processes.follow(info.id, at, pause):
-        if found is None:
+    async for output in processes.follow(info.id, at, pause):
+        if output is None:
             yield [KEEPALIVE]
             continue
         shown = []
         for name in _STREAMS:
-            if data := getattr(found, name):
+            if data := getattr(output, name):
                 text = decoders[name].decode(data)
                 raw = {} if "\ufffd" not in text else {"base64": base64.b64encode(data).decode()}
-                shown.append(event(name, text=text, offset=getattr(found, f"{name}_end"), **raw))
+                shown.append(event(name, text=text, offset=getattr(output, f"{name}_end"), **raw))
         if not shown:
-            shown = [event("exited", **structs.asdict(ProcessFacts.of(found.info)))]
+            shown = [event("exited", **structs.asdict(ProcessFacts.of(output.info)))]
         yield shown
 
 

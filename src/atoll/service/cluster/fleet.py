@@ -167,8 +167,8 @@ class FleetSandboxes:
         if _is_cut_off(hosted):
             await service.sessions.leave(hosted, "the connection to the fleet was lost")
             return
-        found = await self.directory.find(hosted.id)
-        if found is not None and found.home != self.directory.home:
+        place = await self.directory.find(hosted.id)
+        if place is not None and place.home != self.directory.home:
             await service.sessions.leave(hosted, "another service has taken it over")
 
     async def part_from_cut_off(self, service: Service) -> None:

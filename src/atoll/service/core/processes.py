@@ -53,11 +53,11 @@ class Processes:
         """Return what is known of each; none of a session that is saved to disk."""
         if not self._hosted.session.live:
             return []
-        found = await self._ask(verbs.ListProcesses())
-        for ident in self._held.keys() - {info.id for info in found}:
+        infos = await self._ask(verbs.ListProcesses())
+        for ident in self._held.keys() - {info.id for info in infos}:
             if (held := self._held.pop(ident)) is not None:
                 held.release()
-        return found
+        return infos
 
     async def get(self, ident: str) -> ProcessInfo:
         """Return a process by its id; 404."""
@@ -123,13 +123,13 @@ class Processes:
             if self._hosted.session.box is not box:
                 raise Problem(410, "process", _GONE)
             try:
-                found = await self.read(ident, at, min(pause, STEP_SECONDS))
+                output = await self.read(ident, at, min(pause, STEP_SECONDS))
             except ProcessError:
                 raise Problem(410, "process", _GONE) from None
-            if found.stdout or found.stderr or not found.info.running:
-                at, quiet = Offsets(found.stdout_end, found.stderr_end), time.monotonic()
-                yield found
-            if not (found.stdout or found.stderr or found.info.running):
+            if output.stdout or output.stderr or not output.info.running:
+                at, quiet = Offsets(output.stdout_end, output.stderr_end), time.monotonic()
+                yield output
+            if not (output.stdout or output.stderr or output.info.running):
                 return
             if self._hosted.session.frozen or time.monotonic() - quiet >= pause:
                 quiet = time.monotonic()

@@ -141,11 +141,11 @@ _PARAMETER = re.compile(r';\s*([\w*]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))')
 
 def _names(disposition: str) -> tuple[str, str | None]:
     """Return the field's name and the file's; browsers and undici write names as UTF-8."""
-    found = {
+    parameters = {
         match[1].lower(): re.sub(r"\\(.)", r"\1", match[2]) if match[2] is not None else match[3]
         for match in _PARAMETER.finditer(disposition)
     }
-    extended = found.get("filename*", "")
+    extended = parameters.get("filename*", "")
     if extended.lower().startswith("utf-8''"):
-        return found.get("name", ""), unquote(extended[7:])
-    return found.get("name", ""), found.get("filename")
+        return parameters.get("name", ""), unquote(extended[7:])
+    return parameters.get("name", ""), parameters.get("filename")

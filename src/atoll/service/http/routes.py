@@ -205,7 +205,7 @@ def all_routes() -> list[Route]:
     """Return every route of the APIs, with its whole path."""
     native = [replace(route, path=PREFIX + route.path) for route in _NATIVE]
     dialects = (librechat, e2b, jupyter, sandboxfusion)
-    return [*native, *_OPERATIONAL, *(route for one in dialects for route in one.routes())]
+    return [*native, *_OPERATIONAL, *(route for dialect in dialects for route in dialect.routes())]
 
 
 def refusal(path: str, route: Route | None) -> Refuse:

@@ -145,7 +145,7 @@ class Previews:
             self._proxy.end_visits(hosted, port)
 
     def _make_private(self, hosted: HostedSession, port: int) -> None:
-        hosted.facts.public_ports = [one for one in hosted.facts.public_ports if one != port]
+        hosted.facts.public_ports = [known for known in hosted.facts.public_ports if known != port]
 
     def visit(self, host: str, token: str, traffic_token: str) -> Visit:
         """Return whom a request visits; 421 for another host, 403 if it may not.
@@ -153,10 +153,10 @@ class Previews:
         SECURITY: a session that does not exist, one that is private and a token that is not valid
         have the same answer.
         """
-        found = self.site.parse(host)
-        if found is None:
+        address = self.site.parse(host)
+        if address is None:
             raise Problem(421, "host", "there is no preview at this host")
-        port, name = found
+        port, name = address
         hosted = self._find(name)
         if hosted is None or not 0 < port < 1 << 16:
             raise Problem(403, "preview", REFUSED)
@@ -178,7 +178,7 @@ class Previews:
 
     def _find(self, name: str) -> HostedSession | None:
         sessions = self._service.sessions
-        ident = next((one for one in sessions.idents if one.lower() == name), "")
+        ident = next((known for known in sessions.idents if known.lower() == name), "")
         return sessions.find(ident)
 
     def _key_may_act(self, key: str, tenant: str) -> bool:

@@ -361,7 +361,7 @@ def is_websocket(request: h11.Request) -> bool:
 def cookies_named(headers: Iterable[tuple[bytes, bytes]], name: str) -> list[str]:
     """Return the values of a cookie: another host of the domain may have added one."""
     pairs = [pair.partition("=") for pair in _cookies(headers)]
-    return [value for found, _, value in pairs if found == name][:8]
+    return [value for key, _, value in pairs if key == name][:8]
 
 
 def _cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
@@ -391,15 +391,15 @@ def _to_guest(request: h11.Request, visit: Visit, *, switches: bool) -> Headers:
 
 def _own_cookies(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """Return a server's cookies, for its own host alone, without those that are ours by name."""
-    found = []
+    cookies = []
     for name, value in headers:
         if name != b"set-cookie":
             continue
         pair, *rules = value.split(b";")
         rules = [rule for rule in rules if rule.strip().partition(b"=")[0].lower() != b"domain"]
         if not _OWN_COOKIE.match(pair.partition(b"=")[0].strip().decode("latin-1")):
-            found.append((name, b";".join([pair, *rules])))
-    return found
+            cookies.append((name, b";".join([pair, *rules])))
+    return cookies
 
 
 def _check_origin(headers: dict[bytes, bytes], method: bytes, own: str) -> None:

@@ -348,17 +348,17 @@ def _in_order(step: _Step, other: _Step, *, mutations: bool) -> bool:
     return not (mutations and safe) or _may_meet(step, other)
 
 
-def _may_meet(one: _Step, other: _Step) -> bool:
+def _may_meet(first: _Step, other: _Step) -> bool:
     """Return whether two calls of SAFE_MUTATIONS may write, or read, the same file."""
-    files = [step for step in (one, other) if step.tool is not None and step.tool.name in _WRITES]
+    files = [step for step in (first, other) if step.tool is not None and step.tool.name in _WRITES]
     if not files:
         return False  # two commands: the caller has said that they may run side by side
-    if not isinstance(one.target, str) or not isinstance(other.target, str):
+    if not isinstance(first.target, str) or not isinstance(other.target, str):
         return True
     if len(files) == 2:
-        return one.tool is other.tool and one.target == other.target
+        return first.tool is other.tool and first.target == other.target
     written = files[0].target.rpartition("/")[2]
-    return written in (other.target if files[0] is one else one.target)
+    return written in (other.target if files[0] is first else first.target)
 
 
 def _emit(steps: list[_Step], waves: list[tuple[int, ...]], *, is_last: bool) -> Iterator[str]:

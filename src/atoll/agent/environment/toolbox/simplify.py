@@ -38,12 +38,12 @@ def math_simplify(expression: str) -> dict[str, object]:
     """
     budget = poly.Budget()
     try:
-        found = evaluate(expression, _Fractions(budget))
+        fraction = evaluate(expression, _Fractions(budget))
     except ZeroDivisionError:
         raise ValueError("the expression divides by zero") from None
-    steps = [f"collect terms: {_fraction(found, poly.written)}"]
-    cancelled = _cancelled(found)
-    if cancelled != found:
+    steps = [f"collect terms: {_fraction(fraction, poly.written)}"]
+    cancelled = _cancelled(fraction)
+    if cancelled != fraction:
         steps.append(f"cancel common factors: {_fraction(cancelled, poly.written)}")
     factored, collected = (_fraction(cancelled, way) for way in (_factored, poly.written))
     if factored != collected:

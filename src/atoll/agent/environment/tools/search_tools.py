@@ -134,13 +134,13 @@ def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, obje
     return [
         {
             "path": CONTEXT,
-            "line": index.line_of(one.start),
-            "start": one.start,
-            "end": one.end,
-            "text": passage(one.text, query)[:SHOWN],
-            "score": round(one.score, 3),
+            "line": index.line_of(hit.start),
+            "start": hit.start,
+            "end": hit.end,
+            "text": passage(hit.text, query)[:SHOWN],
+            "score": round(hit.score, 3),
         }
-        for one in search_context(index, query, most)
+        for hit in search_context(index, query, most)
     ]
 
 

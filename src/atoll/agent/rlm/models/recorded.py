@@ -95,10 +95,10 @@ def difference(asked: Request, recorded: Request) -> str:
     if at == len(recorded.messages) or at == len(asked.messages):
         had, has = len(recorded.messages), len(asked.messages)
         return f"the number of messages: recorded {had}, asked {has}; the first {at} are the same"
-    one, other = recorded.messages[at], asked.messages[at]
-    if one.role != other.role:
-        return f"message {at}: recorded from {one.role!r}, asked from {other.role!r}"
-    return f"message {at} ({one.role}), {_where(one.content, other.content)}"
+    before, other = recorded.messages[at], asked.messages[at]
+    if before.role != other.role:
+        return f"message {at}: recorded from {before.role!r}, asked from {other.role!r}"
+    return f"message {at} ({before.role}), {_where(before.content, other.content)}"
 
 
 def common(request: Request, other: Request) -> int:
@@ -326,7 +326,7 @@ class Replay:
         key = request.hash
         with self._lock:
             if self._in_order and not self._replies.get(key):
-                key = next((one for one, left in self._replies.items() if left), key)
+                key = next((known for known, left in self._replies.items() if left), key)
             if key not in self._replies:
                 raise unknown(request, list(self._requests.values()), f"the record {self._path}")
             if not self._replies[key]:

@@ -298,7 +298,7 @@ class Steps:
     def _open(
         self,
         title: str,
-        told: Sequence[str],
+        lines: Sequence[str],
         node: Node,
         *,
         lead: str = "",
@@ -306,7 +306,7 @@ class Steps:
         code: bool = False,
     ) -> str:
         """Return the opening tags of a step that can be unfolded."""
-        facts = one(" · ".join(part for part in told if part), 200)
+        facts = one(" · ".join(part for part in lines if part), 200)
         tag = "code" if code else "span"
         shown = f'<{tag} class="lead">{one(lead, 100)}</{tag}>' if lead else ""
         bar = time(node, self._run.start_ms, self._run.end_ms)

@@ -217,8 +217,8 @@ async def _frames(
     hosted: HostedSession, process: ProcessInfo, pause: float
 ) -> AsyncIterator[list[Event]]:
     yield [_frame({"start": {"pid": process.pid}})]
-    async for found in hosted.processes.follow(process.id, Offsets(), pause):
-        yield [_frame(event) for event in _found(found)]
+    async for output in hosted.processes.follow(process.id, Offsets(), pause):
+        yield [_frame(event) for event in _found(output)]
         if hosted.session.frozen:
             yield [(0, "", wire.last_frame(Problem(502, "sandbox", f"{GONE}: it was paused")))]
             return
@@ -229,17 +229,17 @@ def _frame(event: Any) -> Event:
     return (0, "", wire.frame({"event": event}))
 
 
-def _found(found: ProcessOutput | None) -> list[Any]:
+def _found(output: ProcessOutput | None) -> list[Any]:
     """Return output, or the end of a process, as E2B's clients read it."""
-    if found is None:
+    if output is None:
         return [{"keepalive": {}}]
-    names = ("pty" if found.info.pty else "stdout", "stderr")
-    pieces = zip(names, (found.stdout, found.stderr), strict=True)
+    names = ("pty" if output.info.pty else "stdout", "stderr")
+    pieces = zip(names, (output.stdout, output.stderr), strict=True)
     shown = [{"data": {name: base64.b64encode(data).decode()}} for name, data in pieces if data]
     if shown:
         return shown
-    code = found.info.exit_code
-    killed = f"signal: {found.info.signal}" if found.info.signal else ""
+    code = output.info.exit_code
+    killed = f"signal: {output.info.signal}" if output.info.signal else ""
     end = {"exitCode": code, "exited": not killed, "status": killed or f"exit status {code}"}
     return [{"end": {**end, **({"error": killed} if killed else {})}}]
 

@@ -47,8 +47,8 @@ async def execute(kernel: Kernel, principal: Principal, message: KernelMessage) 
         shown.insert(0, ("stream", {"name": "stderr", "text": printed.trace}))
     for kind, content in [] if silent else shown:
         await kernel.publish(message, kind, content)
-    found = await _expressions(kernel, principal, asked.get("user_expressions"))
-    return {**_counted(kernel), "payload": [], "user_expressions": found}
+    expressions = await _expressions(kernel, principal, asked.get("user_expressions"))
+    return {**_counted(kernel), "payload": [], "user_expressions": expressions}
 
 
 async def complete(kernel: Kernel, principal: Principal, message: KernelMessage) -> Content:
@@ -149,8 +149,8 @@ async def _follow(
         for _, kind, line in events:
             if kind not in ("stdout", "stderr", "dropped"):
                 continue
-            found = json.loads(line)
-            text = found.get("text") or f"[{found.get('events')} pieces of output were dropped]\n"
+            reply = json.loads(line)
+            text = reply.get("text") or f"[{reply.get('events')} pieces of output were dropped]\n"
             stream = "stderr" if kind == "dropped" else kind
             if (text := printed.hear(stream, text)) and not silent:
                 await kernel.publish(message, "stream", {"name": stream, "text": text})

@@ -89,11 +89,11 @@ def read(frame: str | bytes, protocol: str | None) -> KernelMessage:
     if protocol == V1 and isinstance(frame, bytes):
         parts = _parts_v1(frame)
         channel: Any = parts[0].decode()
-        found: Fields = {name: _load(part) for name, part in zip(_FIELDS, parts[1:5], strict=True)}
+        fields: Fields = {name: _load(part) for name, part in zip(_FIELDS, parts[1:5], strict=True)}
     else:
-        found = _load(frame if isinstance(frame, str) else _first_part(frame))
-        channel = found.get("channel") or "shell"
-    given = {name: found.get(name) or {} for name in _FIELDS}
+        fields = _load(frame if isinstance(frame, str) else _first_part(frame))
+        channel = fields.get("channel") or "shell"
+    given = {name: fields.get(name) or {} for name in _FIELDS}
     if not isinstance(channel, str) or not all(isinstance(part, dict) for part in given.values()):
         raise ValueError("the message has a part of a wrong type")
     if not isinstance(given["header"].get("msg_type"), str):

@@ -164,7 +164,7 @@ class _Request(RunRequest, kw_only=True):
         self, execution: Execution, box: BaseSandbox, paths: list[str]
     ) -> dict[str, str]:
         """Return files as base64; what is missing, or does not fit, is left out."""
-        found: dict[str, str] = {}
+        files: dict[str, str] = {}
         room, held = MAX_RETURNED_BYTES, execution.held
         for path in paths:
             execution.enter("files")
@@ -175,8 +175,8 @@ class _Request(RunRequest, kw_only=True):
             # It is held as bytes, as base64 in the answer, and in the encoded answer.
             held.grow(4 * len(loaded.content))
             encoded = await asyncio.to_thread(base64.b64encode, loaded.content)
-            found[path] = encoded.decode()
-        return found
+            files[path] = encoded.decode()
+        return files
 
 
 class Program(_Request, kw_only=True):

@@ -39,22 +39,22 @@ class Files(Struct, kw_only=True):
         """Return the files to write; 422 for too many, or for one that is not base64."""
         if len(self.files) > MAX_FILES or len(self.fetch_files) > MAX_FILES:
             raise Problem(422, "invalid", f"at most {MAX_FILES:,} files and {MAX_FILES:,} to fetch")
-        found = []
+        files = []
         for path, text in self.files.items():
             if text is None or SKIPPED in path:
                 continue
             try:
-                found.append((path, base64.b64decode(text)))
+                files.append((path, base64.b64decode(text)))
             except ValueError:
                 raise Problem(422, "invalid", f"the file {path!r:.200} is not base64") from None
-        return found
+        return files
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders of absolute paths, which have to be writable."""
         paths = [path for path in (*self.files, *self.fetch_files) if path.startswith("/")]
-        found = sorted({posixpath.dirname(posixpath.normpath(path)) for path in paths})
+        folders = sorted({posixpath.dirname(posixpath.normpath(path)) for path in paths})
         kept: list[str] = []
-        for folder in found[: 10 * MAX_FOLDERS]:
+        for folder in folders[: 10 * MAX_FOLDERS]:
             if not any(f"{folder}/".startswith(f"{known}/") for known in (*_WRITABLE, *kept)):
                 kept.append(folder)
         return tuple(kept[:MAX_FOLDERS])
