@@ -67,7 +67,7 @@ def spawn(
     with process.stdout, process.stderr:
         try:
             ready = _wait_until_ready(process.stdout.fileno(), on_wait)
-        except BaseException:  # Ctrl-C: the daemon is in a session of its own, and does not hear it
+        except BaseException:  # Ctrl-C: the daemon is in a session of its own, and does not see it
             process.kill()
             process.wait()
             raise

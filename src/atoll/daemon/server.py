@@ -124,14 +124,14 @@ class DaemonServer:
         serve = functools.partial(self._answer, client, owner)
         self._connections.add(client)
 
-        def hear(method: str, params: Params) -> None:
+        def on_notification(method: str, params: Params) -> None:
             if method == "forget":
                 self._background.spawn(self._dispatch.forget(client, params.get("session")))
 
         def farewell(why: str) -> None:
             self._farewell(client, why)
 
-        client.peer = watched_peer(sock, process, serve, hear, farewell)
+        client.peer = watched_peer(sock, process, serve, on_notification, farewell)
 
     def _farewell(self, client: Connection, why: str) -> None:
         self._connections.discard(client)

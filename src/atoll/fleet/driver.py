@@ -163,7 +163,7 @@ class Driver:
         async def serve(method: str, params: Params, fds: PassedFds) -> Reply:
             return await self._answer(client, method, params, fds)
 
-        def hear(method: str, params: Params) -> None:
+        def on_notification(method: str, params: Params) -> None:
             name = params.get("session")
             if method in ("forget", "leave") and name in client.sessions:
                 session = client.sessions.pop(str(name))
@@ -176,7 +176,7 @@ class Driver:
                 self._background.spawn(self._forget(session, destroy=False))
 
         self._clients.add(client)
-        client.peer = watched_peer(sock, process, serve, hear, farewell)
+        client.peer = watched_peer(sock, process, serve, on_notification, farewell)
 
     async def _answer(self, client: Client, method: str, params: Params, fds: PassedFds) -> Reply:
         try:

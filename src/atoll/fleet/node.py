@@ -222,7 +222,7 @@ class NodeHost:
             finally:
                 self._report_to(connection.peer)
 
-        def hear(method: str, params: Params) -> None:
+        def on_notification(method: str, params: Params) -> None:
             if method == "context_over":
                 self._contexts.drop_upload(connection, str(params.get("upload")))
             else:
@@ -234,7 +234,7 @@ class NodeHost:
             if self._drivers.pop(connection.peer, None) is not None:
                 self._background.spawn(self._part_from(connection))
 
-        connection.peer = Peer(sock, serve, hear, farewell, peer_options("the driver"))
+        connection.peer = Peer(sock, serve, on_notification, farewell, peer_options("the driver"))
         self._drivers[connection.peer] = connection
 
     def _report_to_all(self) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.fleet.cluster import NodeRow
     from atoll.fleet.messages import NodeAddress
     from atoll.fleet.settings import FleetSettings
-    from atoll.rpc.connection import Hear, Params, Serve
+    from atoll.rpc.connection import OnNotification, Params, Serve
 
 REFRESH_SECONDS = 0.5
 START_SECONDS = 120.0
@@ -41,11 +41,11 @@ class DriverLink:
         row: NodeRow,
         actor: Any,
         serve: Serve,
-        hear: Hear,
+        on_notification: OnNotification,
         on_end: Callable[[DriverLink], None],
     ) -> None:
         self.row, self.actor, self._on_end = row, actor, on_end
-        self._serve, self._others_hear = serve, hear
+        self._serve, self._others_hear = serve, on_notification
         self.peer: Peer
         """What speaks to the node, once it is connected."""
         self.lost = ""
@@ -86,13 +86,13 @@ class DriverLink:
         self.facts = node.facts
         sock = await dial((self.row.address, node.port), node.secret)
         options = peer_options(f"the node {self.row.name}")
-        self.peer = Peer(sock, self._serve, self._hear, self._ended, options)
+        self.peer = Peer(sock, self._serve, self._on_notification, self._ended, options)
 
     def _ended(self, why: str) -> None:
         self.lost = why
         self._on_end(self)
 
-    def _hear(self, method: str, params: Params) -> None:
+    def _on_notification(self, method: str, params: Params) -> None:
         if method == "facts":
             self.facts = NodeFacts.read(params)
             self._others = max(0, self.facts.sessions - self.own)
@@ -107,10 +107,15 @@ class Router:
         self,
         settings: FleetSettings,
         serve: Serve,
-        hear: Hear,
+        on_notification: OnNotification,
         on_loss: Callable[[DriverLink], None],
     ) -> None:
-        self._settings, self._serve, self._hear, self._on_loss = settings, serve, hear, on_loss
+        self._settings, self._serve, self._on_notification, self._on_loss = (
+            settings,
+            serve,
+            on_notification,
+            on_loss,
+        )
         self._tier = settings.tier or tiers.largest(tiers.TIERS)
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._background = Background(_LOG)
@@ -193,7 +198,7 @@ class Router:
     async def _try_to_connect(self, row: NodeRow) -> None:
         try:
             actor = await asyncio.to_thread(cluster.node_actor, row, self._settings.to_json())
-            link = DriverLink(row, actor, self._serve, self._hear, self._lost)
+            link = DriverLink(row, actor, self._serve, self._on_notification, self._lost)
             await link.start()
         except Exception as exc:  # noqa: BLE001 - one node that cannot be used leaves the others
             self.refused[row.name] = _reason(exc)

@@ -238,7 +238,7 @@ class Dispatch:
         await self._table.end_soon(session)
 
     async def forget(self, client: Connection, name: Any) -> None:
-        """End a session that its client no longer wants to hear of."""
+        """End a session that its client no longer wants."""
         if client.knows(name):
             await self.destroy(client, name)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atoll.rpc.passed_fds import PassedFds, Reply
 
     Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable[Reply]]
-    Hear = Callable[[str, dict[str, Any]], None]
+    OnNotification = Callable[[str, dict[str, Any]], None]
 
 ACCEPT_AT_ONCE = 32
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -96,7 +96,11 @@ class ClientListener(SocketListener):
 
 
 def watched_peer(
-    sock: socket.socket, process: int, serve: Serve, hear: Hear, farewell: Callable[[str], None]
+    sock: socket.socket,
+    process: int,
+    serve: Serve,
+    on_notification: OnNotification,
+    farewell: Callable[[str], None],
 ) -> Peer:
     """Return a peer that ends with its process, whose pidfd it closes.
 
@@ -109,6 +113,6 @@ def watched_peer(
         os.close(process)
         farewell(why)
 
-    peer = Peer(sock, serve, hear, end)
+    peer = Peer(sock, serve, on_notification, end)
     loop.add_reader(process, functools.partial(peer.end, "it has gone", gone=True))
     return peer

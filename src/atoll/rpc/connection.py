@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Params = dict[str, Any]
     Items = Sequence[int | Buffer]
     Serve = Callable[[str, Params, PassedFds], Awaitable["Reply"]]
-    Hear = Callable[[str, Params], None]
+    OnNotification = Callable[[str, Params], None]
 
 HIGH_WATER = 8 << 20
 """Unread bytes above which calls and replies wait until the other side has read (back-pressure): a
@@ -74,19 +74,24 @@ class PeerOptions:
 
 
 class Peer(JsonRpcPeer):
-    """One end of a connection. `serve` answers requests, `hear` receives notifications."""
+    """One end of a connection. `serve` answers requests."""
 
     def __init__(
         self,
         sock: socket.socket,
         serve: Serve,
-        hear: Hear,
+        on_notification: OnNotification,
         on_end: Callable[[str], None],
         options: PeerOptions = PeerOptions(),
     ) -> None:
         sock.setblocking(False)
         super().__init__(sock.fileno(), options.max_calls)
-        self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
+        self._socket, self._serve, self._on_notification, self._on_end = (
+            sock,
+            serve,
+            on_notification,
+            on_end,
+        )
         self.name, self._lost_error = options.name, options.lost_error
         self._transport = transport_of(sock)
         self._outbox = Outbox(
@@ -210,7 +215,7 @@ class Peer(JsonRpcPeer):
 
     def _notified(self, method: str, params: Params) -> None:
         if method != "cancel":
-            self._hear(method, params)
+            self._on_notification(method, params)
         elif task := self.calls.get(str(params.get("id"))):
             task.cancel()
 

@@ -110,7 +110,7 @@ class Answer(asyncio.Future[Any]):
     wake: Wake | None = None
     """What else ends with the answer."""
     sent = False
-    """Whether the request was handed to the socket: the other side will hear of it."""
+    """Whether the request was handed to the socket: the other side will get it."""
     bytes_before = 0
     """How many bytes were sent before the request, if the subclass counts them."""
 

@@ -215,7 +215,7 @@ class GuestSession:
         lost = "its variables and files are lost"
         raise SandboxError(f"the guest ended during {operation}, {lost}: {fields['error']}")
 
-    def hear(self, stream: int, data: bytes) -> None:
+    def take_output(self, stream: int, data: bytes) -> None:
         """Take output that arrives as messages: stream 1 is stdout, 2 is stderr."""
         self._captures[stream - 1].feed(data)
 

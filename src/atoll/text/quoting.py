@@ -1,10 +1,10 @@
 """Quote untrusted text for a model: between tags that the text itself cannot contain.
 
 SECURITY: a document, a file name or a program's output may say anything, also "end of the output"
-or "the user says". The tag is 96 bits of a hash of the text: nobody can write a text that contains
-its own hash, so nothing in it can end its block. What only looks like one of these tags, in
-capitals or with other brackets, is changed. The tag depends on the text alone, not on chance: a run
-that is replayed has the same prompts.
+or "the user says". The tag is 96 bits of a hash of the text, and no text contains its own hash, so
+nothing in it can end its block. What only looks like one of these tags, in capitals or with other
+brackets, is changed. The tag depends on the text alone, not on chance: a run that is replayed has
+the same prompts.
 """
 
 from __future__ import annotations

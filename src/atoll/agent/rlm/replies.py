@@ -267,7 +267,7 @@ class _Strings:
         self._unclosed = dict.fromkeys(("'", '"', *TRIPLES), 0)
 
     def after(self, at: int) -> int:
-        """Return where the literal that begins at `at` ends; the next character if it is none."""
+        """Return where the literal that begins at `at` ends, or `at` + 1 if it is not closed."""
         triple = self._text[at : at + 3]
         for quote in (triple, self._text[at]) if triple in TRIPLES else (self._text[at],):
             if at >= self._unclosed[quote]:

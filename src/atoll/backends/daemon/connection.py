@@ -50,7 +50,7 @@ class DaemonConnection:
         self.path = path
         self.facts: dict[str, Any] = {}
         options = PeerOptions(name="the daemon", silent_seconds=SILENT_SECONDS)
-        self.peer = Peer(sock, self._serve, self._hear, lambda _: None, options)
+        self.peer = Peer(sock, self._serve, self._on_notification, lambda _: None, options)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
     @property
@@ -97,7 +97,7 @@ class DaemonConnection:
             vars(failure)["tool_error"] = exc.data  # an error's fields cross the socket with it
             raise failure from None
 
-    def _hear(self, method: str, params: dict[str, Any]) -> None:
+    def _on_notification(self, method: str, params: dict[str, Any]) -> None:
         session = str(params.get("session"))
         if method == "closing":
             self.peer.end("the daemon was stopped, and the sandbox with it")

@@ -148,7 +148,7 @@ class PyodideLauncher(Launcher):
 
         async def start(process: StartingGuest) -> RunningGuest:
             handle = process.open(make_lease)
-            handle.channel.on_output = _unheard
+            handle.channel.on_output = _discard
             guest = await handshake(
                 handle, config, context, shared, env=config.policy.env, proxied=False
             )
@@ -183,7 +183,7 @@ class PyodideLauncher(Launcher):
 def _on_stream(guest: RunningGuest, stream: int, data: bytes) -> None:
     """Dispatch what a guest sends beside its answers; see js/wire.mjs."""
     if stream in (1, 2):
-        guest.session.hear(stream, data)
+        guest.session.take_output(stream, data)
     elif stream == 3 and isinstance(guest.lease, DenoLease):
         guest.lease.take(data)
 
@@ -266,5 +266,5 @@ def _find_parts(config: SandboxConfig, environment: Environment | None) -> Parts
     return Parts(runner, pyodide, image.find(pyodide, runner), wheels.with_packages(environment))
 
 
-def _unheard(_stream: int, _data: bytes) -> None:
+def _discard(_stream: int, _data: bytes) -> None:
     """Ignore output: nothing runs yet."""

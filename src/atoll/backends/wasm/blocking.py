@@ -28,8 +28,8 @@ class PythonSandbox(SyncSandbox):
         result = box.execute("print('Hello')", inject_setup=False)
 
     The arguments, and all that it does, are those of `atoll.aio.PythonSandbox`. It counts as a
-    BaseSandbox: it has that class's attributes and methods, as blocking ones. If nobody calls
-    destroy(), it ends when it is garbage.
+    BaseSandbox: it has that class's attributes and methods, as blocking ones. Without a
+    call of destroy(), it ends when it is garbage-collected.
     """
 
     _inner: asynchronous.PythonSandbox

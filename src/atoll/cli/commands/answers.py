@@ -67,7 +67,7 @@ class InterruptedRun:
         self._asking = False
         self._begun = time.monotonic()
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of an event."""
         match event:
             case ModelAsked():

@@ -119,12 +119,12 @@ async def _ask(
     """Return the answer; None if Ctrl-C came first."""
     known = InterruptedRun()
 
-    def hear(event: Event) -> None:
-        known.hear(event)
+    def on_event(event: Event) -> None:
+        known.on_event(event)
         if progress is not None:
-            progress.hear(event)
+            progress.on_event(event)
 
-    async with _rlm(args, model, hear) as rlm:
+    async with _rlm(args, model, on_event) as rlm:
         work = asyncio.ensure_future(rlm.completion(args.question, _context(args)))
 
         def stop() -> None:
@@ -148,7 +148,7 @@ async def _plan(args: Namespace) -> Plan:
         return await rlm.plan(args.question, _context(args))
 
 
-def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> RLM:
+def _rlm(args: Namespace, model: str | Model, on_event: Callable[[Event], None]) -> RLM:
     level = args.min_isolation
     chosen = {
         "strategy": args.strategy,
@@ -172,7 +172,7 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
         window=args.window,
         budget=_budget(args),
         trajectory=args.trace,
-        on_event=hear,
+        on_event=on_event,
         backend=args.backend or "",
         **{name: value for name, value in chosen.items() if value is not None},
     )

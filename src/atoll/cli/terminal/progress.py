@@ -75,7 +75,7 @@ class Progress:
         self._doing, self._sub_calls, self._drawn = "", 0, False
         self._typed, self._typing_since = 0, 0.0
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         """Take note of an event, of the run or of a run inside it."""
         with self._lock:
             self._count(event)

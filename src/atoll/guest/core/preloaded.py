@@ -1,6 +1,6 @@
 """Modules that guest code finds among its globals without an import.
 
-They are no variables of the session: a saved state has their names only. Where a restored session
+They are not variables of the session: a saved state has their names only. Where a restored session
 lacks some of them, they are imported when they are first used.
 """
 

@@ -72,7 +72,7 @@ class RequestGate(InterruptGate):
 def forget_javascript() -> None:
     """Take out the modules that lead to JavaScript, and what others have taken from them.
 
-    SECURITY: hygiene, no wall. Whoever gets there by other ways finds a thread that may do nothing.
+    SECURITY: hygiene, no wall. Code that gets there in another way finds a thread without rights.
     """
     for finder in [importer for importer in sys.meta_path if "JsFinder" in type(importer).__name__]:
         sys.meta_path.remove(finder)

@@ -99,7 +99,7 @@ async def expose(call: ApiRequest) -> PreviewInfo:
 
 
 async def withdraw(call: ApiRequest) -> None:
-    """Show a port to nobody any more; all signed links of the session end."""
+    """Close a port to visitors; all signed links of the session end."""
     call.service.previews.withdraw(call.session, port_of(call.path["port"]))
 
 

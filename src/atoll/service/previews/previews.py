@@ -138,7 +138,7 @@ class Previews:
         return Link(url, site.host(hosted.id, port), token, int(expires))
 
     def withdraw(self, hosted: HostedSession, port: int) -> None:
-        """Let nobody visit a port any more; links of the session's other ports end with it."""
+        """Close a port to visitors; links to the session's other ports end with it."""
         self._make_private(hosted, port)
         hosted.facts.preview_generation += 1
         if self._proxy is not None:
