@@ -312,10 +312,7 @@ class Slot:
     """
 
     def __init__(
-        self,
-        limit: ConcurrencyLimit,
-        holder: Waiter | None,
-        on_wait: Callable[[int], None] | None,
+        self, limit: ConcurrencyLimit, holder: Waiter | None, on_wait: Callable[[int], None] | None
     ) -> None:
         self._concurrency, self._holder, self._on_wait = limit, holder, on_wait
         self._calls, self._open, self._owner = 0, False, OWNER.get()

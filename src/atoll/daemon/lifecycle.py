@@ -47,9 +47,7 @@ def start(
 
 
 def spawn(
-    paths: DaemonPaths,
-    command: Sequence[str],
-    on_wait: Callable[[str], None] = lambda _text: None,
+    paths: DaemonPaths, command: Sequence[str], on_wait: Callable[[str], None] = lambda _text: None
 ) -> int:
     """Start a process of this Python that lives on and serves at `paths`; return its pid."""
     if paths.claimed():

@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import h11
 
 from atoll.egress.credentials import Unpacker
-from atoll.egress.http import (
-    MAX_HEADERS,
-    PORTS,
-    VALUE_BYTES,
-    HttpPeer,
-    forwarded,
-    usual_name,
-)
+from atoll.egress.http import MAX_HEADERS, PORTS, VALUE_BYTES, HttpPeer, forwarded, usual_name
 from atoll.egress.rules import UnreachableError
 
 if TYPE_CHECKING:

@@ -148,11 +148,7 @@ class Proxy:
                     self.parts.budget.count_request()
 
     async def _answer(
-        self,
-        guest: HttpPeer,
-        event: h11.Request,
-        slot: ServerSlot,
-        tunnel: NetworkRequest | None,
+        self, guest: HttpPeer, event: h11.Request, slot: ServerSlot, tunnel: NetworkRequest | None
     ) -> bool:
         """Answer one request; return whether another may follow."""
         try:

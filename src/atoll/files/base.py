@@ -203,10 +203,7 @@ class Files(FilesHints, ABC):
     async def _download(self, path: str) -> DownloadResult:
         answer = await self._run("download", path=path)
         return DownloadResult(
-            path=path,
-            content=answer.get("data"),
-            error=_code(answer),
-            reason=answer.get("reason"),
+            path=path, content=answer.get("data"), error=_code(answer), reason=answer.get("reason")
         )
 
     async def _checked(

@@ -133,9 +133,7 @@ def nodes() -> list[NodeRow]:
 
 def node_actor(row: NodeRow, settings: str) -> Any:
     """Return the actor of a node; it is made if the node has none."""
-    from ray.util.scheduling_strategies import (  # noqa: PLC0415
-        NodeAffinitySchedulingStrategy,
-    )
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: PLC0415
 
     from atoll.fleet.node import NodeActor  # noqa: PLC0415 - it has the pool, and the jail
 

@@ -9,13 +9,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.errors import (
-    AtollError,
-    BusyError,
-    SandboxClosedError,
-    SandboxError,
-    SandboxLostError,
-)
+from atoll.errors import AtollError, BusyError, SandboxClosedError, SandboxError, SandboxLostError
 from atoll.fleet.contexts import MISSING
 from atoll.fleet.link import LinkLostError
 from atoll.fleet.messages import LeaveNode, OpenSession

@@ -130,11 +130,7 @@ class Dispatch:
         )
 
     async def _initialize(
-        self,
-        client: Connection,
-        named: object,
-        request: verbs.Initialize,
-        passed_fds: PassedFds,
+        self, client: Connection, named: object, request: verbs.Initialize, passed_fds: PassedFds
     ) -> Opened:
         if client.knows(named):
             return await self._restart(client, named, request, passed_fds)
@@ -174,11 +170,7 @@ class Dispatch:
         return session
 
     async def _restart(
-        self,
-        client: Connection,
-        named: object,
-        request: verbs.Initialize,
-        passed_fds: PassedFds,
+        self, client: Connection, named: object, request: verbs.Initialize, passed_fds: PassedFds
     ) -> Opened:
         name, session = client.session(named)
         blank = dataclasses.replace(session.config, context=None, state=None)

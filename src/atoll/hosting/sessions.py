@@ -94,11 +94,7 @@ class Storage:
 
 
 def open_storage(
-    path: Path,
-    limits: DaemonLimits,
-    now: Callable[[], float] = time.time,
-    *,
-    fresh: bool = True,
+    path: Path, limits: DaemonLimits, now: Callable[[], float] = time.time, *, fresh: bool = True
 ) -> tuple[Storage, SqliteStateStore]:
     """Open a file for idle sessions; `fresh`: in place of one that a killed process left.
 

@@ -22,18 +22,11 @@ from typing import TYPE_CHECKING
 from atoll import guest
 from atoll.errors import BackendUnavailableError
 from atoll.guest.entry import bundle
-from atoll.jail.supervisor.spec import (
-    GUEST_CODE,
-    GUEST_HOME,
-    PACKAGES,
-    Bind,
-)
+from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, PACKAGES, Bind
 from atoll.jail.walls import users
 
 if TYPE_CHECKING:
-    from atoll.jail.supervisor.spec import (
-        ImageRoot,
-    )
+    from atoll.jail.supervisor.spec import ImageRoot
 
 OLDEST, COMPLAINS = (3, 8), (3, 15)
 """The oldest Python that guests run on, and the first that prints what .pth files name in vain."""

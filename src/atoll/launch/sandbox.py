@@ -30,12 +30,7 @@ from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
 from atoll.sandbox import guard, signatures, verbs
-from atoll.sandbox.base import (
-    MAX_CODE_LENGTH,
-    NOT_STARTED,
-    cell_params,
-    check_code,
-)
+from atoll.sandbox.base import MAX_CODE_LENGTH, NOT_STARTED, cell_params, check_code
 from atoll.sandbox.idempotency import KeyedResults
 from atoll.sandbox.turns import TurnLock
 from atoll.sandbox.variables import LISTING_TIMEOUT_MS

@@ -125,11 +125,7 @@ def _refusals(log: Path) -> str:
 
 
 def confined(
-    command: list[str],
-    target: Target,
-    scratch: Path,
-    progress: Progress,
-    more: Sequence[str] = (),
+    command: list[str], target: Target, scratch: Path, progress: Progress, more: Sequence[str] = ()
 ) -> Finished:
     """Run a command that has a network and may write to `scratch` only.
 

@@ -25,9 +25,7 @@ CHUNK = 1 << 18
 
 
 async def relay(
-    client: socket.socket,
-    server: socket.socket,
-    count: Callable[[int], None] | None = None,
+    client: socket.socket, server: socket.socket, count: Callable[[int], None] | None = None
 ) -> None:
     """Carry bytes both ways until both sides have ended, then close both sockets.
 

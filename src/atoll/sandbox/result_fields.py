@@ -38,14 +38,7 @@ _LONGEST_ERROR = MAX_NAME + MAX_ERROR + 100
 _SCALARS = (int, float, bool)
 """Types of values that are sent as they are, and are small: no message has a longer number."""
 _LONGEST_REPR = values.MAX_REPR + 100
-SHAPE_ERRORS = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
+SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What reading a value of another shape than expected can raise."""
 
 

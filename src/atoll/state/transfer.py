@@ -174,11 +174,7 @@ def _whole(data: bytearray, size: int, cap: int) -> bytes:
 
 
 async def restore(
-    session: GuestSession,
-    giver: Giver,
-    payload: memoryview,
-    params: StateParams,
-    timeout_ms: float,
+    session: GuestSession, giver: Giver, payload: memoryview, params: StateParams, timeout_ms: float
 ) -> None:
     """Restore a state in a guest that has run nothing yet; StateError if that fails."""
     with Outflow(giver, payload):

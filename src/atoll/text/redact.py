@@ -106,11 +106,7 @@ SHAPES = (
     _shape("twilio-key", "sk ac", rf"{_START}(?:SK|AC)[0-9a-f]{{32}}(?![A-Za-z0-9])"),
     _shape("mailchimp-key", "-us", rf"{_START}[0-9a-f]{{32}}-us\d{{1,2}}(?![\w-])"),
     _shape("artifactory-token", "akc", rf"{_START}AKC[A-Za-z0-9]{{10,}}+"),
-    _shape(
-        "azure-key",
-        "accountkey=",
-        r"AccountKey=(?P<azure_key_secret>[A-Za-z0-9+/]{40,}+=*+)",
-    ),
+    _shape("azure-key", "accountkey=", r"AccountKey=(?P<azure_key_secret>[A-Za-z0-9+/]{40,}+=*+)"),
     _shape(
         "discord-token",
         ".",

@@ -161,12 +161,7 @@ class PackedReader(Reader):
 _LOCAL_HEADER = 30
 _ENCRYPTED = 0x1
 _UNIX = 3
-_METHODS = {
-    zipfile.ZIP_STORED,
-    zipfile.ZIP_DEFLATED,
-    zipfile.ZIP_BZIP2,
-    zipfile.ZIP_LZMA,
-}
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA}
 
 
 class ZipReader(Reader):

@@ -107,10 +107,7 @@ IGNORED_FOLDERS = frozenset(
 )
 PYTHON = frozenset({".py", ".pyi", ".pyw"})
 DOCUMENTS = frozenset(
-    (
-        "",
-        *".md .markdown .mdx .rst .txt .text .html .htm .xhtml .adoc .org .tex .log".split(),
-    )
+    ("", *".md .markdown .mdx .rst .txt .text .html .htm .xhtml .adoc .org .tex .log".split())
 )
 _BY_GRAMMAR = {
     "bash": ".sh .bash .zsh",

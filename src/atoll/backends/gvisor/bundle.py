@@ -54,11 +54,7 @@ NAMESPACES = ("pid", "ipc", "uts", "mount", "network")
 
 
 def make_spec(
-    config: SandboxConfig,
-    interpreter: Interpreter,
-    runsc: Runsc,
-    platform: str,
-    context_size: int,
+    config: SandboxConfig, interpreter: Interpreter, runsc: Runsc, platform: str, context_size: int
 ) -> JailSpec:
     """Return the specification of the jail for the supervisor."""
     policy, context_size = config.policy, _in_steps(context_size)

@@ -57,9 +57,7 @@ def private_folder() -> Path:
         ) from None
     if facts.st_uid != os.geteuid():
         raise BackendUnavailableError(
-            deno.BACKEND,
-            f"{folder} belongs to another user",
-            _ANOTHER_CACHE,
+            deno.BACKEND, f"{folder} belongs to another user", _ANOTHER_CACHE
         )
     if facts.st_mode & 0o077:
         folder.chmod(0o700)

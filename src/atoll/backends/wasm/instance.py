@@ -30,11 +30,7 @@ class Instance:
     """Handles requests. After a trap it is unusable; without `close` its memory leaks."""
 
     def __init__(
-        self,
-        engine: Engine,
-        component: Component,
-        callbacks: Callbacks,
-        places: Sequence[Place],
+        self, engine: Engine, component: Component, callbacks: Callbacks, places: Sequence[Place]
     ) -> None:
         from wasmtime import Store, WasiConfig  # noqa: PLC0415 - an extra
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.wasm.packages import package_folder
 from atoll.backends.wasm.warm_workers import WarmWorker, WarmWorkers
 from atoll.concurrency import boot
-from atoll.errors import (
-    BackendUnavailableError,
-    ConfigError,
-    SandboxLostError,
-    SandboxStartError,
-)
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxLostError, SandboxStartError
 from atoll.extras import hint as install_hint
 from atoll.jail.supervisor.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
 from atoll.launch.guest_handle import limits_of

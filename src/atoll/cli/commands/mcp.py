@@ -84,9 +84,7 @@ def _asking(args: Namespace) -> Ask | None:
 
     async def ask(question: str, text: str, tell: Callable[[str], None]) -> str:
         steps = RLM(
-            name,
-            on_event=lambda event: tell(type(event).__name__),
-            backend=args.backend or "",
+            name, on_event=lambda event: tell(type(event).__name__), backend=args.backend or ""
         )
         async with steps as rlm:
             return (await rlm.completion(question, text)).text

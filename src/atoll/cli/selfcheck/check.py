@@ -64,11 +64,7 @@ async def judge(config: SandboxConfig, attack: Attack, canaries: Canaries) -> At
         note = f"it broke the sandbox itself: {exc}"
     note = _outside(canaries) or note
     return AttackResult(
-        name=attack.name,
-        category=attack.category,
-        claim=attack.claim,
-        held=not note,
-        note=note,
+        name=attack.name, category=attack.category, claim=attack.claim, held=not note, note=note
     )
 
 

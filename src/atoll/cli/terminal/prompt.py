@@ -158,11 +158,7 @@ class Completer:
     """Answers readline: `complete` is called with a word and 0, 1, 2 ... until it returns None."""
 
     def __init__(
-        self,
-        runner: asyncio.Runner,
-        box: BaseSandbox,
-        output: GuestOutput,
-        commands: Sequence[str],
+        self, runner: asyncio.Runner, box: BaseSandbox, output: GuestOutput, commands: Sequence[str]
     ) -> None:
         self._runner, self._box, self._output = runner, box, output
         self._commands = commands

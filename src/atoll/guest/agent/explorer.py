@@ -60,11 +60,7 @@ class Explorer:
     )
 
     def __init__(
-        self,
-        call_host: CallHost,
-        namespace: Names,
-        own: Callable[[], Names],
-        own_files: bool,
+        self, call_host: CallHost, namespace: Names, own: Callable[[], Names], own_files: bool
     ) -> None:
         self._call, self._namespace, self._own_files = call_host, namespace, own_files
         self._own = own

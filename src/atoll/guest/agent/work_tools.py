@@ -138,10 +138,7 @@ def _run_code(code: str) -> Json:
     import io
 
     printed = io.StringIO()
-    space: Names = {
-        "__name__": "__tool__",
-        "print": functools.partial(print, file=printed),
-    }
+    space: Names = {"__name__": "__tool__", "print": functools.partial(print, file=printed)}
     value, error = None, None
     try:
         tree = ast.parse(code, "<tool code>")

@@ -58,10 +58,7 @@ class Magics:
     """The magics of one session."""
 
     def __init__(
-        self,
-        namespace: Names,
-        at_end: list[Callable[[], None]],
-        load: Callable[[str], Any],
+        self, namespace: Names, at_end: list[Callable[[], None]], load: Callable[[str], Any]
     ) -> None:
         self._namespace, self._at_end, self._load = namespace, at_end, load
 

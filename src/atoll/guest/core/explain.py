@@ -25,10 +25,7 @@ NOT_SENT = "it could not be sent to another process: pass what the function need
 
 
 def add_advice(
-    exc: BaseException,
-    offered: Collection[str],
-    own: Collection[str],
-    load: Callable[[str], Any],
+    exc: BaseException, offered: Collection[str], own: Collection[str], load: Callable[[str], Any]
 ) -> None:
     """Extend the message of an exception; names are `offered` by the host or the session's own.
 

@@ -56,11 +56,7 @@ async def _fork_handle(guest: RunningGuest, timeout_ms: float) -> GuestHandle:
     ours.setsockopt(
         socket.SOL_SOCKET, socket.SO_PASSCRED, 1
     )  # the kernel then reports the sender's pid
-    with (
-        ours,
-        theirs,
-        pipes(4) as (requests, answers, output, errors),
-    ):
+    with ours, theirs, pipes(4) as (requests, answers, output, errors):
         given = [requests[0], answers[1], errors[1], output[1]]
         socket.send_fds(ours, [b"channel and streams"], given)
         lease = guest.lease.clone(ours)

@@ -38,11 +38,7 @@ MAX_READ = 20_000
 """Characters of code that are read to choose a tier: longer code is not parsed for that."""
 
 Tiers = Mapping[str, tuple[str, ...]]
-TIERS: Tiers = {
-    "bare": STANDARD,
-    "numeric": STANDARD + NUMERIC,
-    "full": STANDARD + NUMERIC + FULL,
-}
+TIERS: Tiers = {"bare": STANDARD, "numeric": STANDARD + NUMERIC, "full": STANDARD + NUMERIC + FULL}
 """From small to large: each holds all that the one before it does."""
 
 

@@ -230,11 +230,7 @@ class Supervisor:
             if pid == 0:
                 control, status = record.their_control, record.status_write
                 _become_zygote_host(
-                    spec,
-                    control,
-                    status,
-                    switches=self._may_switch,
-                    groups=self._groups,
+                    spec, control, status, switches=self._may_switch, groups=self._groups
                 )
             undo.pop_all()
         record.forked(pid)
@@ -276,11 +272,7 @@ class Supervisor:
         self._records.add(record)
 
     def _new_group(
-        self,
-        limits: Limits,
-        runtime: int = cgroup.RUNTIME_PROCESSES,
-        *,
-        undo: contextlib.ExitStack,
+        self, limits: Limits, runtime: int = cgroup.RUNTIME_PROCESSES, *, undo: contextlib.ExitStack
     ) -> cgroup.Cgroup | None:
         """Return a control group; None where there are none, and rlimits and the meter apply."""
         group = None if self._groups is None else self._groups.take(limits, runtime)

@@ -203,9 +203,7 @@ def _show_image() -> None:
 
 
 def _build_tree(
-    binds: tuple[Bind, ...],
-    furnish: Callable[[int | None], None],
-    mapped_owner: int | None = None,
+    binds: tuple[Bind, ...], furnish: Callable[[int | None], None], mapped_owner: int | None = None
 ) -> None:
     system, links = _open_system()
     extra = open_all(sorted(binds, key=lambda bind: bind.target.count("/")), mapped_owner)

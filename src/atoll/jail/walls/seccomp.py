@@ -266,9 +266,5 @@ def asked_number(name: str) -> int:
 _DO_NOTHING: Instruction = (RETURN, 0, 0, refuse(0))
 _OF_ALL_FILES = ("sync", "syncfs")
 """Calls that would write out all that the host has not written yet; fsync is the guest's own."""
-_ALLOW_OTHER_LEVELS = [
-    argument(1),
-    (EQUAL, 1, 0, socket.SOL_SOCKET),
-    (RETURN, 0, 0, ALLOW),
-]
+_ALLOW_OTHER_LEVELS = [argument(1), (EQUAL, 1, 0, socket.SOL_SOCKET), (RETURN, 0, 0, ALLOW)]
 """How a rule begins that is about options of the socket itself, not of a protocol."""

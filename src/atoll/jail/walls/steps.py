@@ -168,12 +168,7 @@ def build_root(jail: Jail) -> None:
     switched = jail.host_uid is not None
     owner = jail.host_uid or os.geteuid()
     jail.upper_fd = root.build(
-        jail.binds,
-        jail.limits.disk,
-        jail.workspace,
-        owner,
-        switched=switched,
-        image=jail.image,
+        jail.binds, jail.limits.disk, jail.workspace, owner, switched=switched, image=jail.image
     )
 
 
@@ -390,12 +385,7 @@ CONTAINER: tuple[Step, ...] = (
     set_rlimits,
     forbid_new_privileges,
 )
-EMPTY: tuple[Step, ...] = (
-    visit_namespaces,
-    set_up_network,
-    mount_terminals,
-    build_private_folders,
-)
+EMPTY: tuple[Step, ...] = (visit_namespaces, set_up_network, mount_terminals, build_private_folders)
 FORKED: tuple[Step, ...] = (
     end_before_zygote,
     join_cgroup,

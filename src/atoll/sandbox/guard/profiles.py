@@ -86,10 +86,7 @@ AST = Profile(
 """A check of the source text alone; the backend then runs the code unchanged."""
 
 POLICY = Profile(
-    refused_modules=words.MODULES,
-    calls=words.CALLS,
-    readable=words.READABLE,
-    looks_at_texts=True,
+    refused_modules=words.MODULES, calls=words.CALLS, readable=words.READABLE, looks_at_texts=True
 )
 """What is refused in addition to RestrictedPython's own policy."""
 

@@ -181,9 +181,7 @@ VALIDITY = Answer(
     _unpack_validity,
 )
 MARK = Answer[str](
-    "`{mark}`",
-    lambda mark: Reply({"mark": mark}),
-    lambda reply: field(reply.value, "mark", str),
+    "`{mark}`", lambda mark: Reply({"mark": mark}), lambda reply: field(reply.value, "mark", str)
 )
 MARKS = Answer[tuple[str, ...]](
     "`{marks}`",

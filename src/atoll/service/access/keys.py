@@ -238,10 +238,7 @@ def key_of_header(text: str) -> str:
 def _principal(key: str, tenant: str, scopes: str, quota: str) -> Principal:
     """Return who a row stands for; checking a quota again for each request takes a while."""
     return Principal(
-        key=key,
-        tenant=tenant,
-        scopes=frozenset(scopes.split()),
-        quota=Quota(**json.loads(quota)),
+        key=key, tenant=tenant, scopes=frozenset(scopes.split()), quota=Quota(**json.loads(quota))
     )
 
 

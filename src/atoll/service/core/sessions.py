@@ -18,12 +18,7 @@ from atoll.sandbox.signatures import DESCRIPTION
 from atoll.service import clock
 from atoll.service.access.cpu import CpuMeter
 from atoll.service.core.contexts import close
-from atoll.service.core.tenant_session import (
-    HostedSession,
-    SessionFacts,
-    SessionInfo,
-    SharedFacts,
-)
+from atoll.service.core.tenant_session import HostedSession, SessionFacts, SessionInfo, SharedFacts
 from atoll.service.http.problems import Problem, encode, not_found
 from atoll.service.ids import new_id
 

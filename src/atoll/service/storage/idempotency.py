@@ -124,10 +124,7 @@ class IdempotencyKeys:
         return await asyncio.shield(result), True
 
     async def _work(
-        self,
-        scope: IdempotencyScope,
-        work: Callable[[], Awaitable[Answer]],
-        started: asyncio.Event,
+        self, scope: IdempotencyScope, work: Callable[[], Awaitable[Answer]], started: asyncio.Event
     ) -> Answer:
         await started.wait()
         try:

@@ -102,9 +102,7 @@ def _provider(url: str) -> Any:
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(f"traces are sent to a URL such as http://127.0.0.1:4318, not {url!r}")
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (  # noqa: PLC0415
-            OTLPSpanExporter,
-        )
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
@@ -118,9 +116,7 @@ def _provider(url: str) -> Any:
 
 
 def _propagator() -> Any:
-    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - an extra
-        TraceContextTextMapPropagator,
-    )
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - an extra
 
     return TraceContextTextMapPropagator()
 

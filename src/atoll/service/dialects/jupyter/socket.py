@@ -110,10 +110,7 @@ async def _serve_kernel(
     await websocket.accept(protocol)
     socket = Socket(websocket, principal, protocol, service.memory)
     try:
-        with (
-            service.quotas.connection(principal),
-            service.streams.open(principal) as stream,
-        ):
+        with service.quotas.connection(principal), service.streams.open(principal) as stream:
             try:
                 await kernel.attach(socket)
                 while True:

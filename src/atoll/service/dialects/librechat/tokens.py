@@ -78,13 +78,9 @@ class Tokens:
         return result
 
     def _of_pem(self, pem: bytes) -> tuple[str, Any]:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import (  # noqa: PLC0415
-            Ed25519PublicKey,
-        )
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey  # noqa: PLC0415
-        from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
-            load_pem_public_key,
-        )
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key  # noqa: PLC0415
 
         key = load_pem_public_key(pem)
         if isinstance(key, Ed25519PublicKey):

@@ -347,10 +347,7 @@ def _config(
         memory = asked if memory is None else min(asked, memory)
     most = min(OUTPUT_BYTES, service.settings.max_output_bytes)
     policy = bodies.Policy(
-        memory_bytes=memory,
-        stdout_max_bytes=most,
-        stderr_max_bytes=most,
-        folders=given.folders(),
+        memory_bytes=memory, stdout_max_bytes=most, stderr_max_bytes=most, folders=given.folders()
     )
     options = bodies.Options(policy=policy, template=tier)
     config = bodies.plain_config(options, quota, service.settings.max_output_bytes)
