@@ -11,7 +11,7 @@ import pytest
 from poolkit import jail_of, know, said, until
 
 from atoll.errors import AtollError, SandboxStartError
-from atoll.hosting.pool import clone as hosts_part
+from atoll.hosting.pool import sandbox as hosts_part
 from atoll.jail.supervisor import shared_jail
 from atoll.jail.supervisor.client import supervisor
 from atoll.jail.supervisor.shared_jail import MAX_REFUSALS

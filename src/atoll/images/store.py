@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from atoll.cache import locks
 from atoll.cache import scratch as scratch_folders
 from atoll.cache.json_files import read_json, write_json
-from atoll.cache.private import refusal
+from atoll.cache.scratch import refusal
 from atoll.config import cache_folder
 from atoll.errors import ImageError
 from atoll.images.image import TREE, HeldImage, Image

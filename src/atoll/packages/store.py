@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from atoll.cache import locks
 from atoll.cache.json_files import read_json, write_json
-from atoll.cache.private import refusal
+from atoll.cache.scratch import refusal, scratch_folder, set_aside
 from atoll.cache.scratch import remove as remove_aside
-from atoll.cache.scratch import scratch_folder, set_aside
 from atoll.config import cache_folder
 from atoll.errors import PackageError
 from atoll.packages.build import Package

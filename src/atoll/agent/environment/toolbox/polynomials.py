@@ -1,7 +1,10 @@
 """Polynomials with exact fractions in several variables, and the factors of those in one.
 
 A polynomial maps monomials to coefficients; a monomial is a tuple of (variable, exponent), sorted.
-SECURITY: every product is counted against a budget before it is made.
+A coefficient list has the constant first.
+
+SECURITY: every product is counted against a budget before it is made. Degrees are at most
+MAX_DEGREE, and numbers whose divisors are tried are small, so that no input takes long.
 """
 
 from __future__ import annotations
