@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from atoll.agent.rlm.budget import Budget
 from atoll.agent.rlm.core import RLM
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Sequence
 
-    from atoll.agent.rlm.models.types import Completion, Message, Model, OnText, Usage
+    from atoll.agent.rlm.models.types import CallOptions, Completion, Message, Model, OnText, Usage
     from atoll.agent.rlm.types import Answer
     from atoll.agent.strategies.planner import Plan
     from atoll.agent.trajectory.events import Event
@@ -380,22 +380,11 @@ class Streamed:
         return self._model.name
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return the answer of the model."""
-        return await self._model.complete(
-            messages,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            stop=stop,
-            on_text=on_text or self._on_text,
-        )
+        options["on_text"] = options.get("on_text") or self._on_text
+        return await self._model.complete(messages, **options)
 
     def would_cost(self, usage: Usage) -> float | None:
         """Return what the model says."""

@@ -10,7 +10,7 @@ import random
 import re
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlsplit
 
 from atoll.agent.rlm.models import faults
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from atoll.agent.rlm.models.faults import Fault
     from atoll.agent.rlm.models.prices import Price
     from atoll.agent.rlm.models.transport import Transport
-    from atoll.agent.rlm.models.types import Message, OnText, Usage
+    from atoll.agent.rlm.models.types import CallOptions, Message, OnText, Usage
     from atoll.errors import ModelError
 
     Sleep = Callable[[float], Awaitable[None]]
@@ -177,26 +177,19 @@ class HttpModel:
         return f"<{type(self).__name__} {self.name} at {self._address.host}>"
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return the answer, within the limits."""
         if self._closed:
             raise ModelRefusedError(f"{self.name} has been closed")
         started = time.monotonic()
-        options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
         outcome: Draft | ModelError | None = None
         try:
             async with asyncio.timeout(self._limits.timeout_seconds) as timer:
                 call = Call(
                     messages=tuple(messages),
-                    options=options,
-                    on_text=on_text,
+                    options=Options.of(options),
+                    on_text=options.get("on_text"),
                     deadline=timer.when(),
                 )
                 outcome = await self._ask(call)

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from atoll import errors
 from atoll.agent.rlm.models.types import Completion, Message, Options, Usage
@@ -21,7 +21,7 @@ from atoll.errors import ModelError, ModelRecordError, RecordUnreadableError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from atoll.agent.rlm.models.types import Model, OnText
+    from atoll.agent.rlm.models.types import CallOptions, Model
 
 
 VERSION = 1
@@ -155,16 +155,9 @@ def _error(kind: str, message: str, facts: Mapping[str, Any]) -> ModelError:
     return ModelError(message)
 
 
-def request_of(
-    model: str,
-    messages: Sequence[Message],
-    max_tokens: int | None,
-    temperature: float | None,
-    stop: Sequence[str],
-) -> Request:
+def request_of(model: str, messages: Sequence[Message], options: CallOptions) -> Request:
     """Return the request that a call of `complete` is."""
-    options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
-    return Request(model=model, messages=tuple(messages), options=options)
+    return Request(model=model, messages=tuple(messages), options=Options.of(options))
 
 
 def unknown(asked: Request, kept: Sequence[Request], where: str) -> ModelRecordError:
@@ -205,24 +198,12 @@ class Recorder:
         return self._model.name
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return what the model answers, once it is recorded; its errors too."""
-        request = request_of(self.name, messages, max_tokens, temperature, stop)
+        request = request_of(self.name, messages, options)
         try:
-            reply = await self._model.complete(
-                messages,
-                max_tokens=max_tokens,
-                temperature=temperature,
-                stop=stop,
-                on_text=on_text,
-            )
+            reply = await self._model.complete(messages, **options)
         except ModelError as exc:
             self._append(Exchange(request=request, reply=exc))
             raise
@@ -299,19 +280,13 @@ class Replay:
             return sum(map(len, self._replies.values()))
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return the reply that is recorded for this request."""
-        reply = self._take(request_of(self.name, messages, max_tokens, temperature, stop))
+        reply = self._take(request_of(self.name, messages, options))
         if isinstance(reply, ModelError):
             raise reply
-        if on_text is not None and reply.text:
+        if (on_text := options.get("on_text")) is not None and reply.text:
             on_text(reply.text)
         return reply
 

@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from atoll.agent.rlm.models.dialects import Draft
 from atoll.agent.rlm.models.types import Completion, Message, Options, Usage, estimated_usage
@@ -16,7 +16,7 @@ from atoll.errors import ModelRecordError, ModelReplyError
 from atoll.sandbox.bridge import HandlerEndedError, await_handler, run_handler
 
 if TYPE_CHECKING:
-    from atoll.agent.rlm.models.types import OnText
+    from atoll.agent.rlm.models.types import CallOptions
 
 Reply = str | Completion | Callable[[Sequence[Message]], str | Completion] | Exception
 TEXT_NAMES = frozenset({"prompt", "text", "question", "query", "message"})
@@ -62,26 +62,20 @@ class ScriptedModel:
         return max(0, len(self._replies) - len(self.asked))
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return the next reply, cut at the first stop."""
         started = time.monotonic()
-        options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
+        on_text, wanted = options.get("on_text"), Options.of(options)
         reply = self._next(
-            Asked(messages=tuple(messages), options=options, streamed=on_text is not None)
+            Asked(messages=tuple(messages), options=wanted, streamed=on_text is not None)
         )
         await asyncio.sleep(self._delay)
         if isinstance(reply, Exception):
             raise reply
         said = reply(messages) if callable(reply) else reply
         said = Completion(text=said) if isinstance(said, str) else said
-        draft = Draft(on_text, stop)
+        draft = Draft(on_text, wanted.stop)
         draft.finish = said.finish
         draft.add(said.text)
         text, finish = draft.end()
@@ -125,13 +119,7 @@ class FunctionModel:
         self._function, self._takes_text = function, _takes_text(function)
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        max_tokens: int | None = None,  # noqa: ARG002 - a function has its own limits
-        temperature: float | None = None,  # noqa: ARG002
-        stop: Sequence[str] = (),  # noqa: ARG002
-        on_text: OnText | None = None,
+        self, messages: Sequence[Message], **options: Unpack[CallOptions]
     ) -> Completion:
         """Return what the function returns."""
         started = time.monotonic()
@@ -145,7 +133,7 @@ class FunctionModel:
         if not isinstance(said, Completion):
             kind = type(said).__name__
             raise ModelReplyError(f"{self.name} returned {kind}: return a str or a Completion")
-        if on_text is not None and said.text:
+        if (on_text := options.get("on_text")) is not None and said.text:
             on_text(said.text)
         usage = estimated_usage(messages, said.text) if said.usage == Usage() else said.usage
         took = (time.monotonic() - started) * 1000

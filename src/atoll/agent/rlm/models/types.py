@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypedDict
 
 from atoll.text import tokens
 
@@ -70,6 +70,22 @@ class Options:
     max_tokens: int | None = None
     temperature: float | None = None
     stop: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: CallOptions) -> Options:
+        """Return the options of a call that decide its answer."""
+        stop = tuple(given.get("stop", ()))
+        limit, temperature = given.get("max_tokens"), given.get("temperature")
+        return cls(max_tokens=limit, temperature=temperature, stop=stop)
+
+
+class CallOptions(TypedDict, total=False):
+    """The options of Model.complete, as keyword arguments."""
+
+    max_tokens: int | None
+    temperature: float | None
+    stop: Sequence[str]
+    on_text: OnText | None
 
 
 class Model(Protocol):
