@@ -422,7 +422,7 @@ class ExecuteResponse(name_hints.NameHints):
     network: NetworkUse | None = None
     """The guest's requests since its last result; None without a network policy."""
     stderr: str = ""
-    """With merge_stderr=False: what was written to stderr. Otherwise it is part of the output."""
+    """With merge_stderr=False: the text of stderr. Otherwise it is part of the output."""
 
     @property
     def stdout(self) -> str:

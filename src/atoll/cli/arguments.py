@@ -87,7 +87,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 @functools.cache
 def parser(first: str = "") -> Parser:
-    """Return the parser of the whole command line, or of what begins with the word `first`.
+    """Return the parser of the whole command line, or of the commands that begin with `first`.
 
     A command's parser takes milliseconds to make. If `first` is a command, the parser knows no
     other one; if it is one of BEFORE_COMMANDS, it knows the names of the commands alone.

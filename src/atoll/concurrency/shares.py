@@ -1,4 +1,4 @@
-"""Shares of what the clients of one process use together: threads, places among the running.
+"""Fair shares of threads and running places among the clients of one process.
 
 Whose work a task does is in `OWNER`, which tasks and threads inherit: the id of an API key in the
 service, the process of a client in the daemon, empty for the process's own work.

@@ -159,7 +159,7 @@ class Unescaped:
         """Leave out an escape that is incomplete at the end, unless no more bytes follow."""
         self._below = below
         self._tokens: list[tuple[int, int, int]] = []
-        """Of each escape: start and end below, and the length of what it stands for."""
+        """Of each escape: start and end below, and the length of its decoded text."""
         self.data, self.read = self._unescape(below.data, last=last)
 
     @property

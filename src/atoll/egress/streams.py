@@ -64,11 +64,11 @@ class PlainStream:
                 self._writer.write_eof()
 
     def close(self) -> None:
-        """Close at once; what was written is still sent."""
+        """Close at once; bytes that were written are still sent."""
         self._writer.close()
 
     def abort(self) -> None:
-        """Drop the connection with what was not sent yet."""
+        """Drop the connection and its unsent bytes."""
         self._writer.transport.abort()
 
     def has_unread(self) -> bool:

@@ -1,4 +1,4 @@
-"""The policy of what may be fetched: which URLs and addresses, by the tables of ssrfguard.
+"""The policy of fetches: which URLs and addresses, by the tables of ssrfguard.
 
 SECURITY: a name is resolved once. All its addresses must be allowed, and the connection goes to one
 of them: no second lookup could return another address (DNS rebinding).

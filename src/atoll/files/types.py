@@ -1,4 +1,4 @@
-"""Results of file operations, and the check of what a guest or a remote shell answers."""
+"""Results of file operations, and the check of a guest's or a remote shell's answers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class UploadResult:
     path: str
     error: FileError | None = None
     reason: str | None = field(default=None, compare=False)
-    """What is wrong, in words: the limit that the file exceeds, for example."""
+    """The error in words: the limit that the file exceeds, for example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class DownloadResult:
     content: bytes | None = None
     error: FileError | None = None
     reason: str | None = field(default=None, compare=False)
-    """What is wrong, in words."""
+    """The error in words."""
 
 
 class Listing(list[T], Generic[T]):

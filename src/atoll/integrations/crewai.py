@@ -35,7 +35,7 @@ class Arguments(BaseModel):
 
 
 class PythonOutputEvent(BaseEvent):  # type: ignore[misc]
-    """A piece of what code has printed; `stream` is stdout or stderr."""
+    """A piece of a cell's output; `stream` is stdout or stderr."""
 
     type: Literal["atoll_python_output"] = "atoll_python_output"
     tool_name: str

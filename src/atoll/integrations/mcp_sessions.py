@@ -98,7 +98,7 @@ class Session:
         self.used = time.monotonic()
 
     def hear(self, _stream: str, text: str) -> None:
-        """Take a piece of what the sandbox prints."""
+        """Take a piece of the sandbox's output."""
         self._progress.hear(text)
 
     @property

@@ -37,7 +37,7 @@ if CustomEvent is not None:
 
     @dataclass(kw_only=True)
     class PythonOutputEvent(CustomEvent, name="atoll_python_output"):  # type: ignore[call-arg,misc]
-        """A piece of what code has printed; `stream` is stdout or stderr."""
+        """A piece of a cell's output; `stream` is stdout or stderr."""
 
         stream: str
         text: str

@@ -147,7 +147,7 @@ def _closed(path: str) -> str:
 
 @functools.cache
 def guest_digest() -> str:
-    """Return a digest of the guest's files, for what is built of them."""
+    """Return a digest of the guest's files, for caches of their builds."""
     whole = hashlib.sha256()
     for file in sorted(Path(GUEST_FOLDER).rglob("*.py")):
         name = str(file.relative_to(GUEST_FOLDER))

@@ -78,7 +78,7 @@ class OutputBuffer:
         return time.monotonic() - self._read_at < PATIENCE_SECONDS
 
     def feed(self, data: bytes) -> None:
-        """Keep what was printed; drop the oldest."""
+        """Keep output; drop the oldest."""
         self.end += len(data)
         self._size += len(data)
         if self._pieces and len(self._pieces[-1]) + len(data) <= MERGED:
@@ -88,7 +88,7 @@ class OutputBuffer:
             self._size -= len(self._pieces.popleft())
 
     def read(self, at: int) -> bytes:
-        """Return what was printed from an offset on, without what was dropped."""
+        """Return the output from an offset on, without the dropped part."""
         self._read_at = time.monotonic()
         wanted = min(self.end - at, self._size)
         if wanted <= 0:
@@ -104,7 +104,7 @@ class OutputBuffer:
 
 
 class GuestProcess:
-    """One process: what it printed, and what is written to it."""
+    """One process, its output and its input."""
 
     def __init__(self, started: Started, info: ProcessInfo) -> None:
         self._loop = asyncio.get_running_loop()
@@ -265,7 +265,7 @@ class GuestProcess:
             self._end(ended.result())
 
     def _drain(self) -> None:
-        """Read what is left in the pipes; what the process started may print more later."""
+        """Read the rest of the pipes; children of the process may print more later."""
         for fd in list(self._readers):
             for _ in range(KEPT_BYTES // PIECE):
                 if fd in self._readers:

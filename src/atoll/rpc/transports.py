@@ -64,7 +64,7 @@ class Transport(Protocol):
         """Send as much as fits; return the number of bytes."""
 
     def close(self) -> None:
-        """Close what was received and not taken."""
+        """Close descriptors that were received and not taken."""
 
 
 class DescriptorSocket:
@@ -200,7 +200,7 @@ class ByteStream:
         self._blob = bytearray()
 
     def _read(self, size: int) -> bytes:
-        """Read once; with TLS also what was decrypted already, of which the loop cannot know."""
+        """Read once; with TLS also decrypted bytes, which the loop cannot see."""
         try:
             data = self._socket.recv(size)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):

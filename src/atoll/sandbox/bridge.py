@@ -267,7 +267,7 @@ def _samples(given: Any) -> int:
 
 
 def run_handler(handler: Handler, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a function; HandlerEndedError for what an event loop would take for its own."""
+    """Call a function; HandlerEndedError for exceptions that would end an event loop."""
     try:
         return handler(*args, **kwargs)
     except ENDINGS as exc:
@@ -279,7 +279,7 @@ async def _await_in(context: contextvars.Context, answer: Awaitable[Any]) -> Any
 
 
 async def await_handler(answer: Awaitable[Any]) -> Any:
-    """Await a handler's answer; HandlerEndedError for what an event loop would take for its own."""
+    """Await a handler's answer; HandlerEndedError for exceptions that would end an event loop."""
     try:
         return await answer
     except ENDINGS as exc:

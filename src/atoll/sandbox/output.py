@@ -34,7 +34,7 @@ class OutputCapture:
         """Whether it has taken nothing, and has no function of the caller's to call at its end."""
 
     def feed(self, data: bytes) -> None:
-        """Take what was read off the stream."""
+        """Take bytes of the stream."""
         self.blank = False
         if not self._total:
             self._head, self._tail = bytearray(), bytearray()

@@ -248,7 +248,7 @@ class SyncProcess:
 
     @property
     def info(self) -> ProcessInfo:
-        """What is known of it since the last call."""
+        """Its state at the last call."""
         return self._inner.info
 
     @property

@@ -26,7 +26,7 @@ CANNOT_RUN, NOT_FOUND = 126, 127
 """What shells say of a program that cannot be executed, and of one that is not there."""
 MAX_PATH = 4096
 _MAX_ENCODED = 6
-"""How many values and bytes an encoded value has at most for each of what it stands for."""
+"""The most values and bytes of an encoded value, for each value or byte that it stands for."""
 MAX_SIZE = 1 << 63
 _KINDS = {
     "ok": Outcome.OK,
@@ -142,7 +142,7 @@ def response(fields: ResultFields, timeout_ms: float, *, apart: bool) -> Execute
 
 
 def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> ResultFields:
-    """Fields of what the host has stopped."""
+    """Fields of an execution that the host has stopped."""
     if reason is Outcome.CANCELLED:
         return fault(reason, "KeyboardInterrupt", "the execution was cancelled", 130)
     if reason is Outcome.CPU:
@@ -153,7 +153,7 @@ def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> Resu
 
 
 def out_of_memory(policy: ExecutionPolicy, peak: int | None) -> ResultFields:
-    """Fields of what was ended at its memory limit, or below it because the host had none left."""
+    """Fields of an execution that ran out of memory: its own, or the host's."""
     limit = policy.memory_bytes
     if limit is None or (peak is not None and peak < limit):
         text = "the host ran out of memory, and the kernel ended the sandbox"
@@ -194,7 +194,7 @@ def end_of_process(report: EndReport) -> str:
 
 
 def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> ResultFields:
-    """Fields of what went wrong."""
+    """Fields of a failed execution."""
     error = f"{error_type}: {text}"
     return {"kind": kind, "error_type": error_type, "error": error, "exit_code": exit_code}
 
@@ -215,7 +215,7 @@ def _artifact(path: Any, size: Any) -> Artifact:
 
 
 def read_displays(rows: Any) -> tuple[Display, ...]:
-    """Return an answer's displays; ValueError or TypeError for what the runtime never sends."""
+    """Return an answer's displays; ValueError or TypeError if they are malformed."""
     if not isinstance(rows, list) or len(rows) > MAX_DISPLAYS:
         raise ValueError("not a list of displays")
     shown = tuple(_display(*row) for row in rows)

@@ -241,7 +241,7 @@ class GuestSession:
     async def _run(
         self, method: str, params: Mapping[str, Any], read: Reader, timeout_ms: float
     ) -> ResultFields:
-        """Return the result's fields, with what was printed and every fault of the guest."""
+        """Return the result's fields, with the output and every fault of the guest."""
         try:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
@@ -404,7 +404,7 @@ class Deadline:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        """Call back in so many seconds, instead of what was set before."""
+        """Call back in so many seconds, instead of the time set before."""
         self._at = at = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > at:
             self.cancel()

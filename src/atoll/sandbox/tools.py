@@ -1,4 +1,4 @@
-"""Tool: a host function that guest code may call, with what a model and the host know of it.
+"""Tool: a host function that guest code may call, described for the model and the host.
 
     @atoll.tool(read_only=True)
     def population(city: str) -> int:

@@ -1,4 +1,4 @@
-"""A guest's variables on the host's side: what is sent, what is believed, what the errors advise.
+"""Encodes variables for a guest, validates the guest's answers, and words the errors.
 
 SECURITY: a listing is the guest's word. Every field is checked and cut before a caller sees it.
 """

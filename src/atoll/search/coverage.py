@@ -106,7 +106,7 @@ class Coverage:
 
 
 class CoverageLog:
-    """Records what was seen of a context of this length; several threads may use it."""
+    """Records the scanned and shown parts of a context; several threads may use it."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -123,7 +123,7 @@ class CoverageLog:
         self._add("shown", start, end)
 
     def merge(self, other: CoverageLog) -> None:
-        """Add what was seen through another ledger of the same context."""
+        """Add the parts seen through another ledger of the same context."""
         for kind in KINDS:
             for start, end in other.ranges(kind):
                 self._add(kind, start, end)

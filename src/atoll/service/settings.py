@@ -103,7 +103,7 @@ class ServiceSettings:
     """What a client has to send of a file, on average over each `body_seconds`."""
     header_seconds: float = 10
     stall_seconds: float = 120
-    """How long a client may take nothing of what is sent to it."""
+    """How long a client may read nothing of its answer."""
     max_connections: int = 2048
     max_running: int = max(4, 2 * (os.cpu_count() or 1))
     """Executions at one time; one that waits for its client's tools does not count."""

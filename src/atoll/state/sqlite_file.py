@@ -1,4 +1,4 @@
-"""Opens SQLite files that only their owner may read, and says what is wrong with one."""
+"""Opens SQLite files that only their owner may read, and words their errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def is_damaged(exc: BaseException) -> bool:
 
 
 def reason(exc: sqlite3.Error) -> str:
-    """Return what is wrong with a file, in words."""
+    """Return an error in words."""
     return _REASONS.get(_code(exc), str(exc))
 
 

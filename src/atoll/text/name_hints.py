@@ -32,7 +32,7 @@ class NameHints:
     if not TYPE_CHECKING:  # a type checker would take any name for one that exists
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Raise AttributeError; called only for what was not found."""
+            """Raise AttributeError; called only for unknown names."""
             cls = type(self)
             if hasattr(cls, name):  # a property that has raised, or a slot that is not filled
                 object.__getattribute__(self, name)

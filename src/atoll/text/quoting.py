@@ -17,7 +17,7 @@ _LOOK_ALIKE = re.compile(
     r"[<\uff1c\u2039\u3008\u27e8\ufe64\u276e]"
     r"(?=[\s/\uff0f\u2044\u2215\\\\]{0,8}[^\W\d][\w.-]{0,40}[\s\u200b-\u200d\u2060]{1,8}[0-9A-Fa-f]{8})"
 )
-"""The bracket of what could be taken for a tag: `</OUTPUT 1F6AC2D0...`."""
+"""The bracket of a text that looks like a tag: `</OUTPUT 1F6AC2D0...`."""
 
 
 def quoted(label: str, text: str) -> str:

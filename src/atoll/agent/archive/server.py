@@ -83,7 +83,7 @@ class ArchiveServer:
             import re2  # noqa: F401, PLC0415 - an extra
 
     def open(self) -> Reply:
-        """Return the kind, the members and what was skipped."""
+        """Return the kind, the members and the skipped ones."""
         self._clock = Clock(self._limits)
         reader = open_reader(self._source, self._name, self._limits, self._clock)
         self._reader, catalog = reader, reader.catalog

@@ -76,7 +76,7 @@ class ExplorationLog:
 
     @property
     def tokens(self) -> int:
-        """Tokens of what looking returned, and of prompts to sub-calls with their answers."""
+        """Tokens of the results of looking, and of prompts to sub-calls with their answers."""
         looks = SCANS | SEARCHES
         _, kept = self.log.of_question()
         total = 0
@@ -170,7 +170,7 @@ class Episodes:
         return self._learner.reward(given)
 
     def _sought(self) -> str:
-        """Return what was looked for, as the task if none was given."""
+        """Return the patterns and queries of the calls, as the task if none was given."""
         _, calls = self._log.of_question()
         given = (call.arguments.get(name) for call in calls for name in _SOUGHT)
         texts = list(dict.fromkeys(text for text in given if isinstance(text, str) and text))

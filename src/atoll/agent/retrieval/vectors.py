@@ -184,7 +184,7 @@ MAX_DENSE, MAX_TOKEN_MATRICES = 100_000, 1_000
 LEAST_MEANING = 0.2
 """Cosine from which a unit has something to do with a query."""
 BATCH = 32
-"""Units that are encoded before their vectors are written: what was done is kept."""
+"""Units that are encoded before their vectors are written: an interrupted search keeps them."""
 _ROWS = 8_192
 """Vectors that are compared at a time: they are stored as float16, and computed with as float32."""
 

@@ -364,7 +364,7 @@ async def _drop(connection: RemoteConnection, upload: Upload | None) -> None:
 
 
 def _check_network(policy: NetworkPolicy | None) -> None:
-    """Raise ConfigError for what the service would not take: it decides by its own list."""
+    """Raise ConfigError for options that the service refuses: it decides by its own list."""
     if policy is not None and (policy.private or policy.on_request is not None):
         raise ConfigError(
             "a remote sandbox reaches the hosts that its service allows: leave `private` and "

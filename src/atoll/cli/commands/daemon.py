@@ -27,7 +27,7 @@ PACKAGES = {"sklearn": "scikit-learn"}
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked of the daemon; return the exit code."""
+    """Run the subcommand; return the exit code."""
     if args.socket == "":
         raise ConfigError("--socket must be a path, got ''")
     paths = DaemonPaths(Path(args.socket).absolute() if args.socket else daemon_socket())

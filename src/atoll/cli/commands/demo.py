@@ -105,7 +105,7 @@ def log_text() -> str:
 
 
 def print_next(*, live: bool) -> None:
-    """Explain what was shown and say what to try next, on stderr."""
+    """Explain the demo and say what to try next, on stderr."""
     print(f"{LEGEND}\n{NEXT[live]}\n{ASK_YOURS}", file=sys.stderr)
 
 

@@ -26,7 +26,7 @@ SHORT = 12
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the subcommand; return the exit code."""
     actions = {"create": create, "list": list_all, "show": show, "remove": remove}
     return actions[args.action](args)
 

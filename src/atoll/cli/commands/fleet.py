@@ -38,7 +38,7 @@ NOT_RUNNING = 1
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the subcommand; return the exit code."""
     actions = {"start": start, "status": status, "drain": drain, "stop": stop, "map": map_items}
     return actions[args.action](args)
 

@@ -22,7 +22,7 @@ NOT_THERE = 1
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the subcommand; return the exit code."""
     keys, database, settings, audit = (
         serve.load(name) for name in ("access.keys", "storage.database", "settings", "access.audit")
     )

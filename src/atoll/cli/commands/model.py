@@ -81,7 +81,7 @@ def status(store: Store) -> int:
 
 
 def remove(store: Store) -> int:
-    """Delete the model and what was downloaded of it."""
+    """Delete the model and partial downloads."""
     freed = store.remove()
     if freed:
         say(f"removed {store.path}: {size_text(freed)} are free again")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the subcommand; return the exit code."""
     return {"setup": setup, "install": install, "status": status}[args.action](args)
 
 

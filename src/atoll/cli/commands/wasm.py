@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; return the exit code."""
+    """Run the subcommand; return the exit code."""
     return {"build": make, "install": install, "status": status}[args.action](args)
 
 

@@ -36,7 +36,7 @@ class FailedQuery(str):
 
 
 class SubAnswer(str):  # noqa: SLOT000 - it has attributes
-    """The answer of an rlm_query: text, with what is known of how the run came to it."""
+    """The answer of an rlm_query: text, with facts about the run that gave it."""
 
     ended = "answered"
     """answered, forced (a limit was reached) or refused (it breaks a rule of the run)."""

@@ -215,7 +215,7 @@ class Explorer:
         return [name for name in self._own() if not name.startswith("_")]
 
     def _look(self, name: str, answer: Any, work: CallHost, *args: Any) -> Any:
-        """Look into a file of the own, and tell the host's log what was found."""
+        """Look into a file of the guest, and send the result to the host's log."""
         report = {"call": answer["call"]}
         try:
             result = work(*args)

@@ -56,7 +56,7 @@ class ToolModules:
         return plain
 
     def functions(self) -> Names:
-        """Return what is offered by name beside the modules."""
+        """Return the functions that are offered beside the modules, by name."""
         return {SEARCH: self.search_tools} if self._modules else {}
 
     def search_tools(self, query: str = "", limit: int = 10) -> str:
@@ -111,7 +111,7 @@ class ToolModule(_Module):  # type: ignore[valid-type,misc]
 
 
 def _line(name: str, tool: Names) -> str:
-    """Return how a function is called, and the first line of what it does."""
+    """Return the signature of a function, and the first line of its description."""
     parameters = tool.get("parameters")
     shown = ", ".join(_parameter(given) for given in parameters or ())
     first = (tool.get("doc") or "").strip().partition("\n")[0]

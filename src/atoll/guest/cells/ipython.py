@@ -71,7 +71,7 @@ def publish_display_data(data: Any, *_args: Any, **_options: Any) -> None:
 
 
 def update_display(value: Any, **_options: Any) -> None:
-    """Show a value anew: the result keeps what was displayed before, too."""
+    """Show a value anew: the result keeps the earlier displays, too."""
     _shows[0](value)
 
 

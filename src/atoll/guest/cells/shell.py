@@ -232,7 +232,7 @@ def _import_subprocess() -> Any:
 
 
 def _environment(given: dict[str, str]) -> dict[str, str]:
-    """Return the environment and what is given, with the folder of this Python in PATH."""
+    """Return the environment with the given variables, and the folder of this Python in PATH."""
     env = dict(os.environ)
     folders = env.get("PATH", os.defpath).split(":")
     if _PYTHON_FOLDER and _PYTHON_FOLDER not in folders:  # an image may have others before it

@@ -32,7 +32,7 @@ class Preloaded:
         self._names.update((alias, vars(module)["__name__"]) for alias, module in modules.items())
 
     def holds(self, alias: str) -> bool:
-        """Return whether the name still is what was preloaded under it."""
+        """Return whether the name still has its preloaded module."""
         module = self._modules.get(alias)
         if module is None or alias not in self._namespace:
             return False
@@ -42,7 +42,7 @@ class Preloaded:
         return value is module
 
     def own(self) -> Names:
-        """Return a copy of the namespace without what was preloaded.
+        """Return a copy of the namespace without preloaded modules.
 
         Threads of the guest may change it meanwhile, and not every key has to be a str.
         """

@@ -136,7 +136,7 @@ def _listening() -> bytes:
 
 
 def _carry(ways: list[OneWay], others: list[socket.socket]) -> tuple[list[OneWay], set[int]]:
-    """Wait until something can be done, and do it; return the ways left, and what is readable."""
+    """Wait for sockets and serve them; return the ways left, and the readable descriptors."""
     poll, events = select.poll(), {}
     for end in [*others, *(way.source for way in ways if not way.chunk and not way.ended)]:
         events[end.fileno()] = select.POLLIN

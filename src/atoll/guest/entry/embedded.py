@@ -33,7 +33,7 @@ if TYPE_CHECKING:
             ...
 
         def take(self, size: int) -> str:
-            """Return up to `size` bytes of what the host sends; empty at the end."""
+            """Return up to `size` bytes from the host; empty at the end."""
             ...
 
         def text(self, width: int, length: int, ascii_only: bool) -> str | None:

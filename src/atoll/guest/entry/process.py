@@ -182,7 +182,7 @@ class ProcessServer(Server):
             os._exit(exit_code)
 
     def _run(self, params: CodeParams) -> Outcome:
-        """Run a cell, or a program, with what is given as its standard input."""
+        """Run a cell, or a program, with its standard input."""
         if "stdin" in params:
             with script.Input(kinds.bytes_of(params.pop("stdin"))):
                 return self._run(params)

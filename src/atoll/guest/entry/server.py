@@ -86,7 +86,7 @@ class Server:
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
         self._helpers: Names = {}
-        """What is offered beside the host's tools; a tool of the same name stands before it."""
+        """Functions beside the host's tools; a tool of the same name takes precedence."""
         self._tools: set[str] = set()
         self._call_host: Callable[..., Any] = self._bridge.call_host
         self._modules: Any = None

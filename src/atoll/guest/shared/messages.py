@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         hidden: bool
 
     class Variable(TypedDict, total=False):
-        """A variable, or what was done with it."""
+        """A variable, or the result of setting it."""
 
         found: bool
         value: Any

@@ -24,7 +24,7 @@ PIECE = 1 << 20
 
 
 class Budget:
-    """Bytes spent of what a state may have. It goes on counting when all is spent."""
+    """Bytes spent of a state's limit. It goes on counting beyond the limit."""
 
     def __init__(self, cap: int) -> None:
         self.cap = cap

@@ -91,7 +91,7 @@ class _PlainLibrary:
 
 
 class SessionRules:
-    """What is done otherwise than cloudpickle would; comes before its Pickler among the bases."""
+    """Differences from cloudpickle; comes before its Pickler among the bases."""
 
     session: Session
     may_travel: Callable[[str], bool]

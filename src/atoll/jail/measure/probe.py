@@ -36,7 +36,7 @@ _cached_until = math.inf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReport:
-    """What was found on this host."""
+    """The measurements of this host."""
 
     level: Isolation
     failure: str

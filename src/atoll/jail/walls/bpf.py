@@ -37,7 +37,7 @@ def assemble(
     otherwise: int = errno.ENOSYS,
     refused: Iterable[int] = (),
 ) -> bytes:
-    """The program that lets through what is `allowed`, each as its rule says if it has one.
+    """The program that lets `allowed` calls through, each as its rule says if it has one.
 
     The numbers of `asked` notify the listener; those of `refused` answer EPERM.
     """

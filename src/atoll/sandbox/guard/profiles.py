@@ -36,7 +36,7 @@ ADVICE = {
     "nesting": "the code is nested too deeply to be checked: split it",
     "size": "the code has {}: pass data as context instead",
 }
-"""Each rule and its message; the first {} is what was found."""
+"""Each rule and its message; the first {} is the offending text."""
 
 CALL_ADVICE = {
     "eval": "write the expression itself, or parse with json.loads",
@@ -88,7 +88,7 @@ AST = Profile(
 POLICY = Profile(
     refused_modules=words.MODULES, calls=words.CALLS, readable=words.READABLE, looks_at_texts=True
 )
-"""What is refused in addition to RestrictedPython's own policy."""
+"""Rules in addition to RestrictedPython's own policy."""
 
 RESTRICTED = Profile(
     offered_modules=frozenset(offered.MODULES),

@@ -1,1 +1,1 @@
-"""The protocol of the daemon and its clients: one peer class, and encodings of what they send."""
+"""The protocol of the daemon and its clients: one peer class, and the encodings of messages."""

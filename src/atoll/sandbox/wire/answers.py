@@ -162,7 +162,7 @@ _PROCESS_FIELDS: dict[str, tuple[type, ...]] = {
 
 
 def read_process(given: Any) -> ProcessInfo:
-    """Return what is known of a process; SandboxError if it cannot be that."""
+    """Return the description of a process; SandboxError if it is malformed."""
     found = mapping(given)
     fields: dict[str, Any] = {name: found.get(name) for name in _PROCESS_FIELDS}
     for name, kinds in _PROCESS_FIELDS.items():

@@ -197,7 +197,7 @@ class Holding:
 
 
 def budgets(settings: ServiceSettings) -> tuple[Budget, Budget]:
-    """Return the budgets of what requests hold in memory, and of uploads on disk."""
+    """Return the budgets of requests' memory, and of uploads on disk."""
     made = []
     for name, where in (("memory_bytes", "memory"), ("spool_bytes", "disk")):
         total, each = getattr(settings, name), getattr(settings, f"tenant_{name}")

@@ -46,7 +46,7 @@ class CpuMeter:
         self.stopped: Problem | None = None
         """Why the sandbox was stopped; None if it was not."""
         self.total = 0.0
-        """What was counted so far, in seconds."""
+        """CPU seconds counted so far."""
         self._last: CpuReading | None = None
         self._reading = asyncio.Lock()
 

@@ -65,7 +65,7 @@ class Quota:
     preview_connections: int = 512
     """Requests of visitors at one time, with websockets."""
     preview_bytes_per_day: int | None = 64 << 30
-    """What is passed between visitors and the key's sessions, both ways."""
+    """Bytes between visitors and the key's sessions, both ways."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -26,7 +26,7 @@ _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 
 
 def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
-    """Return packages, image and network of a sandbox; 403 for what the operator does not allow."""
+    """Return packages, image and network of a sandbox; 403 if the operator does not allow them."""
     result: dict[str, Any] = {}
     if given.allow_source:
         raise Problem(403, "not_allowed", "this service builds no packages: leave allow_source out")

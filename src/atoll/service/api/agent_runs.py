@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LONGEST_LINE = 4 << 20
 UPLOAD_BYTES = 256 << 20
 UPLOAD_COST = 4
-"""What is held for each byte of a line: the line, its values, and the line written anew."""
+"""Bytes held for each byte of a line: the line, its values, and the line written anew."""
 UPLOAD_SECONDS = 86_400.0
 
 

@@ -115,7 +115,7 @@ async def sections(call: ApiRequest) -> ContextSections:
 
 
 async def coverage(call: ApiRequest) -> ContextCoverage:
-    """Return what was seen of a context: through these routes, or with `run` by an agent."""
+    """Return a context's coverage: through these routes, or with `run` by an agent."""
     ident = call.query("run")
     if ident:
         try:
@@ -129,7 +129,7 @@ async def coverage(call: ApiRequest) -> ContextCoverage:
 
 
 async def _opened(call: ApiRequest) -> tuple[Context, CoverageLog]:
-    """Return a context with what has been seen of it since it was first looked into."""
+    """Return a context with its coverage."""
     context = await call.service.contexts.open(call.principal, call.path["context"])
     if call.service.objects.describe(call.principal, "context", call.path["context"]).json is True:
         raise Problem(422, "not_text", "the context is data, not text: look into it in a session")

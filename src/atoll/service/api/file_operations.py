@@ -37,7 +37,7 @@ STATUSES = {
 _READ_WHOLE = ("read", "read_raw", "edit")
 """Operations that read the whole file into memory."""
 READ_COST = 3
-"""What is held of such a file: its bytes, its text, and the answer."""
+"""Held for each byte of a file: its bytes, its text, and the answer."""
 _COUNTS = ("offset", "limit", "max_results")
 
 

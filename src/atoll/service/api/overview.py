@@ -289,7 +289,7 @@ async def _changes(service: Service, principal: Principal) -> AsyncIterator[list
 
 
 def _session_events(service: Service, who: Principal, known: dict[str, bytes]) -> list[Event]:
-    """Return one event of what changed since `known`, which is brought up to date."""
+    """Return the changes since `known` as one event, and bring `known` up to date."""
     changed, now = [], {}
     for line, info in service.samples.sessions(service, who):
         now[info.id] = line

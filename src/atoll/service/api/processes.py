@@ -1,4 +1,4 @@
-"""Handlers of what happens beside cells: processes of a session, and changes of its files."""
+"""Handlers of a session's processes, and of changes of its files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProcessFacts(Struct, kw_only=True):
 
     @classmethod
     def of(cls, info: ProcessInfo) -> ProcessFacts:
-        """Return what is known of a process."""
+        """Describe a process."""
         return cls(**{name: getattr(info, name) for name in cls.__struct_fields__})
 
 
@@ -118,7 +118,7 @@ async def list_processes(call: ApiRequest) -> ProcessList:
 
 
 async def show(call: ApiRequest) -> ProcessFacts:
-    """Return what is known of a process."""
+    """Describe a process."""
     return ProcessFacts.of(await _process(call))
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 FACTS_SECONDS, ANSWER_SECONDS = 1.0, 5.0
 SUMMED = ("parked", "restarts", "taken_parked", "taken_new")
-"""What is shown of a tier as the sum of all nodes."""
+"""Figures of a tier that are summed over all nodes."""
 _LOG = logging.getLogger("atoll.service")
 
 

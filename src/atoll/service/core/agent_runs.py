@@ -102,7 +102,7 @@ class RunTotals(Struct):
 
 
 class RunNode(Struct, kw_only=True):
-    """A turn or call of a run: its event, the event that ends it, and what is beneath it."""
+    """A turn or call of a run: its event, the event that ends it, and its children."""
 
     id: str
     event: Data
@@ -206,7 +206,7 @@ class AgentRun:
                     yield [KEEPALIVE]
 
     async def tree(self) -> bytes:
-        """Return the turns and calls as a tree, with what each cost, as JSON."""
+        """Return the turns and calls as a tree with costs, as JSON."""
         return await asyncio.to_thread(_tree, self.path)
 
     def due(self) -> bool:

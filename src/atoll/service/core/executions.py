@@ -103,7 +103,7 @@ class Execution:
         self.emit("accepted", execution=self.id, session=self.session)
 
     async def run(self) -> None:
-        """Do what was asked for within the quota of the key; end with its result or a problem."""
+        """Run the request within the quota of the key; end with its result or a problem."""
         service, request = self._service, self.request
         assert service is not None
         assert request is not None

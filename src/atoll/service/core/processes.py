@@ -50,7 +50,7 @@ class Processes:
         """What each takes of the tenant's memory: its command, and the output that is kept."""
 
     async def known(self) -> list[ProcessInfo]:
-        """Return what is known of each; none of a session that is saved to disk."""
+        """Describe each process; none of a session that is saved to disk."""
         if not self._hosted.session.live:
             return []
         infos = await self._ask(verbs.ListProcesses())

@@ -160,7 +160,7 @@ class Service:
         ]
 
     async def drain(self) -> None:
-        """Refuse new work, and wait for what runs; cancel it when `drain_seconds` are over."""
+        """Refuse new work, wait for running work, and cancel it when `drain_seconds` are over."""
         self.draining = self.stopping = True
         running = [run.task for run in self.executions.running if run.task is not None]
         if running:

@@ -174,7 +174,7 @@ class HostedSession:
         self.comes_back = True
         """Whether it goes on after a restart of the service, if it can be saved."""
         self.record: SessionRecord | None = None
-        """What is written of it for other services, if they can take it over."""
+        """Its record for other services, if they can take it over."""
         self.processes = Processes(self)
         limit = session.config.policy.file_size_bytes
         self._files: LiveFiles = FolderFiles(self._folders, limit)

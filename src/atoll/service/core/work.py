@@ -208,7 +208,7 @@ class Ended(Protocol):
         ...
 
     def cut(self) -> None:
-        """Cut what is long."""
+        """Cut long texts."""
         ...
 
 

@@ -46,7 +46,7 @@ _NOBODY = Principal(key="", tenant="")
 _SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
 _CLOSE = (b"connection", b"close")
 PIECE = 256 << 10
-"""What is handed to a connection at a time: it keeps what the client does not take at once."""
+"""Bytes handed to a connection at a time: it keeps those that the client does not take at once."""
 
 
 class App:

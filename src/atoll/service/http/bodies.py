@@ -33,7 +33,7 @@ MOST = {"max_state_bytes": 512 << 20, "max_concurrency": 256}
 OUTPUTS = ("stdout_max_bytes", "stderr_max_bytes", "max_output_length")
 """What it may ask for within the setting `max_output_bytes`."""
 USUAL_OUTPUT_BYTES = 4 << 20
-"""What is kept of stdout, and of stderr, unless a request says otherwise."""
+"""Bytes kept of stdout, and of stderr, unless a request says otherwise."""
 JUDGED = ("timeout_ms", "packages", "allow_source", "image")
 """Options that the key's quota and the operator's lists decide."""
 _CALLBACKS = tuple(name.removeprefix("on_") for name in HANDLERS)
@@ -129,7 +129,7 @@ class Sandbox(Options, kw_only=True, frozen=True):
         )
 
     def fields(self, quota: Quota, max_output_bytes: int) -> dict[str, Any]:
-        """Return fields of a SandboxConfig; 403 for what the key may not have, never less."""
+        """Return fields of a SandboxConfig; 403 if the key may not have one of them."""
         if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
             raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
         given_bytes = len(encode([self.env, self.argv, self.tools]))

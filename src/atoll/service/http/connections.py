@@ -25,7 +25,7 @@ _SOCKET_LOG.parent = logging.getLogger("atoll.service")
 
 
 class ReadTimeout(asyncio.Protocol):
-    """Cuts off a client that takes nothing of what is sent to it for `stall_seconds`.
+    """Cuts off a client that reads nothing of its answer for `stall_seconds`.
 
     Without it a client that never reads holds its connection, and whatever waits to send to it,
     for ever: TCP keeps a connection whose window is closed. Closing would wait for the client too.

@@ -42,7 +42,7 @@ MAX_PARAMETERS = 100
 CHECK_SECONDS = 5.0
 """How often the key of a request is looked at again while its body arrives."""
 MAX_BODY_WITHOUT_KEY = 8 << 10
-"""What is read of a body before a key was checked."""
+"""Bytes read of a body before the key is checked."""
 LARGE_BODY = 64 << 10
 """A body from this size on is decoded in a thread."""
 VALUE_BYTES = 128
@@ -192,7 +192,7 @@ class ApiRequest:
         return NDJSON in accept or SSE in accept
 
     async def once(self, work: Callable[[], Awaitable[T]], status: int = 201) -> Json[T]:
-        """Answer with what `work` returns, done once if the request has an idempotency key."""
+        """Answer with the result of `work`, done once if the request has an idempotency key."""
 
         async def do() -> Answer:
             return Answer(status, encode(await work()))

@@ -51,7 +51,7 @@ class Route:
     patience: float = 0
     """Seconds that a request may wait if its key makes too many; 0: it is refused at once."""
     detaches: bool = False
-    """Whether it can be answered with 202, while what was asked for goes on."""
+    """Whether it can be answered with 202 while its work goes on."""
     query: str = ""
     """Names of parameters of the query; one that is required ends with `!`."""
     answer: Any = None

@@ -54,7 +54,7 @@ def _file_handler(name: str) -> Handler:
 
 
 def _starts(path: str, handler: Handler, scope: str, body: Any) -> Route:
-    """Return the route of what starts an execution."""
+    """Return the route of a handler that starts an execution."""
     return Route(
         "POST", path, handler, scope, body, new_work=True, keyed=True, detaches=True, basic=True
     )

@@ -146,7 +146,7 @@ async def _on_fleet(
 
 
 def server(made: Service, tls: ssl.SSLContext | None = None) -> Server:
-    """Return uvicorn for a service, with limits for what clients may do to connections."""
+    """Return uvicorn for a service, with limits for connections."""
     settings = made.settings
 
     class Protocol(GuardedProtocol):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("atoll.service")
 _PIECE = 8 << 20
 Facts = dict[str, Any]
-"""What is published of an object: a row of the table `objects`."""
+"""The published facts of an object: a row of the table `objects`."""
 
 
 class Blobs(Protocol):
@@ -38,7 +38,7 @@ class Blobs(Protocol):
         ...
 
     async def keep(self, draft: Path, digest: str, name: str) -> None:
-        """Keep what was written, as the bytes of the object `name`."""
+        """Keep the written bytes as the object `name`."""
 
     async def fetch(self, digest: str, name: str) -> Path | None:
         """Return a file of these bytes; None if they are nowhere."""
@@ -96,7 +96,7 @@ class FolderBlobs:
 
 
 class SharedBlobs(FolderBlobs):
-    """A bucket or a folder of several services, with an own folder as a cache of what was used.
+    """A bucket or a folder of several services, with an own folder as a cache.
 
     obstore's blocking calls run in threads: its async ones abort processes at their exit.
     """

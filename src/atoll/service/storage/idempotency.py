@@ -1,4 +1,4 @@
-"""Idempotency keys: what was asked under one key is done once, also if the service is killed.
+"""Idempotency keys: a request under one key is carried out once, also if the service is killed.
 
 A row is written before the work begins and gets the answer at its end. A row without an answer
 that an earlier process left says that the outcome is not known: the work is not done again.

@@ -30,7 +30,7 @@ class StoredBytes:
         self._database = database
         self._reserved: Counter[str] = Counter()
         self._known: dict[str, tuple[int, int]] = {}
-        """By tenant: the count of the database's changes, and what was used then."""
+        """By tenant: the count of the database's changes, and the bytes used then."""
 
     def used(self, tenant: str) -> int:
         """Return how many bytes a tenant has, those on their way included."""

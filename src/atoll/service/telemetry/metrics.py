@@ -94,7 +94,7 @@ class Metrics:
             self.refused.labels(code).inc()
 
     def refused_credential(self, problem: Problem) -> None:
-        """Count a request that was refused for its credential, by what was wrong with it."""
+        """Count a request that was refused for its credential, by the reason."""
         if problem.is_of_credentials:
             self.auth_failures.labels(problem.reason).inc()
 
@@ -130,7 +130,7 @@ class Metrics:
 
 
 def _rejections(service: Service) -> CounterMetricFamily:
-    """Return how often there was no room for what a request brings, by budget and reason."""
+    """Return how often a request found no room, by budget and reason."""
     text = "Requests for whose bytes there was no room"
     family = CounterMetricFamily("atoll_held_rejections", text, labels=["budget", "reason"])
     for budget, name in ((service.memory, "memory"), (service.disk, "disk")):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """Is called with the route, the status and the problem of a request that was answered."""
 
 SEND_SECONDS = 3.0
-"""How long the collector may take for what it is sent."""
+"""How long the collector may take for a batch."""
 TOOL = "run_python"
 """The name of an execution as a tool, in the GenAI conventions of OpenTelemetry."""
 _PARENT = "traceparent"
@@ -83,7 +83,7 @@ class Traces:
         span.end(end)
 
     def parent(self, given: str = "") -> str:
-        """Return the `traceparent` of what happens now; what the client gave without a span."""
+        """Return the `traceparent` of the current span; the client's without a span."""
         if not self.enabled:
             return given
         carrier: dict[str, str] = {}

@@ -1,1 +1,1 @@
-"""The tree of what a run has looked at: nodes, references, and the text shown to the model."""
+"""The tree of a run's looks: nodes, references, and the text shown to the model."""

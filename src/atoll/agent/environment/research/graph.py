@@ -276,7 +276,7 @@ class ResearchContext:
         clean: Callable[[str], str] = str,
         fingerprint: Fingerprint = lambda _path: None,
     ) -> None:
-        """`embedder`: unset, the embedded encoder. `clean` removes secrets from what is kept.
+        """`embedder`: unset, the embedded encoder. `clean` removes secrets from kept texts.
 
         `fingerprint` returns what changes when a document of this name does; None if it is gone.
         """

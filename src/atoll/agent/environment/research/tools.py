@@ -61,7 +61,7 @@ def seal(
 
 
 def split_state(blob: bytes | None) -> tuple[bytes | None, dict[str, Any] | None]:
-    """Return the sandbox's state, and what was saved beside it; a sandbox's own blob has none."""
+    """Return the sandbox's state, and the research saved beside it, if any."""
     if not isinstance(blob, bytes) or not blob.startswith(MAGIC):
         return blob, None
     body, signature = blob[:-MAC_BYTES], blob[-MAC_BYTES:]

@@ -149,7 +149,7 @@ class Invocation:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """What it was called with, by name: numbers, and the beginnings of texts."""
     found: str = ""
-    """The beginning of what it returned."""
+    """The beginning of its result."""
     found_tokens: int = 0
     """Of all that it returned, about."""
     digest: str = ""
@@ -251,7 +251,7 @@ class InvocationLog:
 
 
 def sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
-    """Return how large each argument is: the length of what has one, 1 of anything else."""
+    """Return the size of each argument: its length, or 1 if it has none."""
     given: dict[str, Any] = {**dict(zip(map(str, range(len(args))), args, strict=True)), **kwargs}
     return {name: len(value) if hasattr(value, "__len__") else 1 for name, value in given.items()}
 

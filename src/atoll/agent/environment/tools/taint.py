@@ -199,7 +199,7 @@ class _Texts:
             self._walk(waiting.pop(), waiting)
 
     def _walk(self, value: Any, waiting: list[Any]) -> None:
-        """Take a text, or leave what is in a container to be walked next: no depth is too deep."""
+        """Take a text, or queue the items of a container: no depth is too deep."""
         if value is None or isinstance(value, _WITHOUT_TEXT):
             return
         if isinstance(value, str | PurePath | Opaque):

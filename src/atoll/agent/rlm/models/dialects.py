@@ -264,7 +264,7 @@ def finish_of(reason: object) -> Finish | None:
 
 
 def count(counts: Mapping[str, Any], name: str) -> int:
-    """Return a number of tokens that a server gave; 0 for what cannot be one."""
+    """Return a number of tokens that a server gave; 0 for any other value."""
     value = counts.get(name)
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0
 

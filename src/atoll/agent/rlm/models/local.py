@@ -124,7 +124,7 @@ class Store:
             )
 
     def fetch(self, on_bytes: OnBytes = lambda _: None) -> Path:
-        """Download what is missing and return the file. Other processes wait, and share it."""
+        """Download the missing part and return the file. Other processes wait, and share it."""
         if self.complete:
             return self.path
         self.check_disk()
@@ -136,7 +136,7 @@ class Store:
         return self.path
 
     def remove(self) -> int:
-        """Delete the weights and what was downloaded of them; return the bytes freed."""
+        """Delete the weights and partial downloads; return the bytes freed."""
         freed = self.present
         for path in (self.path, self._partial):
             path.unlink(missing_ok=True)

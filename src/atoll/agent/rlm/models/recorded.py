@@ -1,4 +1,4 @@
-"""Record what is said to a model and what it answers; play it back, so that a run is a test."""
+"""Record the requests to a model and its replies; play them back, so that a run is a test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FACTS = ("status", "code", "received")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What was asked, of whom."""
+    """The model, the messages and the options."""
 
     model: str
     messages: tuple[Message, ...]

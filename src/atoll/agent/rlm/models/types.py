@@ -34,9 +34,9 @@ class Usage:
     output_tokens: int = 0
     """All that was generated, hidden reasoning included."""
     cached_tokens: int = 0
-    """Of the input: what was read from the provider's cache."""
+    """Of the input: tokens read from the provider's cache."""
     written_tokens: int = 0
-    """Of the input: what was written to the provider's cache."""
+    """Of the input: tokens written to the provider's cache."""
     estimated: bool = False
     """Whether any of this is a guess, as the server did not say."""
 

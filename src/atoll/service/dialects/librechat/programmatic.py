@@ -143,7 +143,7 @@ class Continuations:
 
 
 async def programmatic(call: ApiRequest) -> Json[Program]:
-    """Run code with the client's tools, or go on with what they returned."""
+    """Run code with the client's tools, or go on with their results."""
     check_workspace(call)
     given = await read(call, wire.Programmatic)
     if given.continuation_token is not None:

@@ -61,7 +61,7 @@ class Exec(Struct):
     files: list[FileIn] = []
 
     def check(self) -> str:
-        """Return the language; 400 for what cannot be run."""
+        """Return the language; 400 for an invalid request."""
         if not self.code:
             raise Problem(400, "invalid", "code is required")
         if self.lang not in LANGUAGES:

@@ -172,7 +172,7 @@ class Workspace:
                 self.files.append(unchanged)
 
     def answer(self, stdout: str, stderr: str) -> ExecAnswer:
-        """Return the response for what the code printed."""
+        """Return the response with the code's output."""
         answer = ExecAnswer(session_id=self.storage, files=self.files, stdout=stdout, stderr=stderr)
         if self.deleted:
             answer.deleted_files = self.deleted

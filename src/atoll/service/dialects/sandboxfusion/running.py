@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 OUTPUT_BYTES = 1 << 20
-"""What is kept of stdout, and of stderr."""
+"""Bytes kept of stdout, and of stderr."""
 LEAST_PATIENCE, PATIENCE = 1.5, 8.0
 """Seconds in the line: of clients that give up 2 s, and 10 s, after the time limits."""
 MIB = 1 << 20
@@ -163,7 +163,7 @@ class _Request(RunRequest, kw_only=True):
     async def fetch(
         self, execution: Execution, box: BaseSandbox, paths: list[str]
     ) -> dict[str, str]:
-        """Return files as base64; what is missing, or does not fit, is left out."""
+        """Return files as base64; files that are missing or do not fit are left out."""
         files: dict[str, str] = {}
         room, held = MAX_RETURNED_BYTES, execution.held
         for path in paths:

@@ -211,7 +211,7 @@ def refusal(problem: Problem, request_id: str) -> Response:
 
 
 def busy(what: str) -> Problem:
-    """Return the refusal of what did not get its turn in time."""
+    """Return the refusal of a request that did not get its turn in time."""
     return Problem(
         503, "busy", f"the service is busy: {what}; nothing ran, try again", retry_after=1
     )
