@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.fleet.log import Entry, SessionLog
-    from atoll.hosting.sessions import SavesWhole, Session
+    from atoll.hosting.sessions import HostedSandbox, Session
     from atoll.rpc.connection import Params
 
     Work = Callable[[], Awaitable[Reply]]
@@ -180,7 +180,7 @@ class DurableSession:
     async def _saved(self) -> bytes:
         try:
             async with self._session.in_turn() as box:
-                return await cast("SavesWhole", box).save_whole()
+                return await cast("HostedSandbox", box).save_whole()
         except StateError as exc:
             raise StateError(f"the call was carried out, but not saved: {exc}") from None
 

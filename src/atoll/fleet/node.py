@@ -63,7 +63,7 @@ from atoll.sandbox.wire import options
 if TYPE_CHECKING:
     import socket
 
-    from atoll.hosting.sessions import SavesWhole, Session
+    from atoll.hosting.sessions import HostedSandbox, Session
     from atoll.rpc.blobs import Buffer
     from atoll.rpc.connection import Params
 
@@ -362,7 +362,7 @@ class NodeHost:
             durable.fenced = True
         elif request.save:
             async with session.in_turn() as box:
-                kept = PassedFds([await cast("SavesWhole", box).save_whole()])
+                kept = PassedFds([await cast("HostedSandbox", box).save_whole()])
         await self._end(connection, request.session)
         return Reply({}, kept)
 

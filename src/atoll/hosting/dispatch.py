@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.concurrency.shares import ConcurrencyLimit
     from atoll.config import SandboxConfig
     from atoll.hosting.session_table import SessionTable
-    from atoll.hosting.sessions import ForksWith, Session
+    from atoll.hosting.sessions import HostedSandbox, Session
     from atoll.rpc.connection import Peer
     from atoll.rpc.passed_fds import PassedFds, Reply
     from atoll.sandbox.base import BaseSandbox
@@ -215,7 +215,7 @@ class Dispatch:
             async with session.in_turn() as box:
                 if Capability.FORK not in box.capabilities:
                     await box.fork()  # which says that it cannot
-                twin = await cast("ForksWith", box).fork_with(config)
+                twin = await cast("HostedSandbox", box).fork_with(config)
             try:
                 clone = await self._open(client, name, config, callbacks, twin)
             except BaseException:

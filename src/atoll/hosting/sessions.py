@@ -44,41 +44,25 @@ T = TypeVar("T")
 _LOG = logging.getLogger("atoll.daemon")
 
 
-class HasFolders(Protocol):
-    """A sandbox whose folders can be had."""
+class HostedSandbox(Protocol):
+    """The methods of a sandbox that only its host calls; each backend has some of them."""
 
     async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
-        """Return descriptors by name; `changing`: to write."""
+        """Return descriptors of its folders by name; `changing`: to write."""
         ...
 
-
-class Freezes(Protocol):
-    """A sandbox whose guest can be stopped for a while."""
-
     async def freeze(self) -> None:
-        """Stop all that the guest runs."""
+        """Stop every process of the guest."""
 
     async def thaw(self) -> None:
-        """Let it run again."""
-
-
-class Detaches(Protocol):
-    """A sandbox that goes on without this process."""
+        """Continue the processes of the guest."""
 
     async def detach(self) -> None:
-        """Part from it."""
-
-
-class ForksWith(Protocol):
-    """A sandbox whose clone can be given functions of its own."""
+        """Disconnect from a sandbox that goes on without this process."""
 
     async def fork_with(self, config: SandboxConfig) -> BaseSandbox:
         """Return a live clone that calls the functions in `config`."""
         ...
-
-
-class SavesWhole(Protocol):
-    """A sandbox that can be saved with all that is in it."""
 
     async def save_whole(self) -> bytes:
         """Return a state from which the session can go on as if it had never ended."""
@@ -378,7 +362,7 @@ class Session:
         assert box is not None
         if Capability.SAVE not in box.capabilities:
             raise UnsupportedError(box.backend, "save a session")
-        blob = await cast("SavesWhole", box).save_whole()
+        blob = await cast("HostedSandbox", box).save_whole()
         if left_out := sorted(self._storage.left_out(blob)):
             names = ", ".join(left_out)[:200]
             raise SandboxError(f"it could not be saved because of {names}")
@@ -414,7 +398,7 @@ class Session:
         self.waiter.cancel()
         box, self.box = self.box, None
         if box is not None:
-            await cast("Detaches", box).detach()
+            await cast("HostedSandbox", box).detach()
 
     async def expire(self, why: str) -> None:
         """End a session that was not used; later calls raise SandboxLostError."""
@@ -424,7 +408,7 @@ class Session:
         if self.box is not None:
             if self.frozen:
                 self.frozen = False
-                await cast("Freezes", self.box).thaw()
+                await cast("HostedSandbox", self.box).thaw()
             return self.box
         blob = await asyncio.to_thread(self._storage.store.get, self.ident)
         if blob is None:
@@ -457,4 +441,4 @@ async def _folders(box: BaseSandbox, *, changing: bool) -> dict[str, int]:
         raise UnsupportedError(box.backend, Capability.WORKSPACE)
     if not hasattr(box, "folders"):  # they are on another machine
         raise UnsupportedError(box.backend, "share its folders with this machine")
-    return await cast("HasFolders", box).folders(changing)
+    return await cast("HostedSandbox", box).folders(changing)

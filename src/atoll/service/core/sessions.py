@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.hosting.client_callbacks import ClientCallbacks
-    from atoll.hosting.sessions import ForksWith
+    from atoll.hosting.sessions import HostedSandbox
     from atoll.sandbox.base import BaseSandbox
     from atoll.service.access.keys import Principal
     from atoll.service.cluster.directory import SessionRecord
@@ -165,7 +165,7 @@ class Sessions:
         async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
-                twin = await cast("ForksWith", box).fork_with(config)
+                twin = await cast("HostedSandbox", box).fork_with(config)
             try:
                 session = await self._table.open(config, callbacks, twin)
             except BaseException:
