@@ -17,11 +17,11 @@ import pytest
 from ordinary_user import SOURCE, USER, run_as_user
 
 from atoll import extras
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.backends import registry
 from atoll.cli.commands import doctor
 from atoll.cli.selfcheck import check
 from atoll.cli.selfcheck.check import MARK, AttackReport, AttackResult, Canaries
-from atoll.cli.terminal.progress import Colours
 from atoll.config import SandboxConfig
 from atoll.policy import Isolation
 from atoll.sandbox.availability import Availability

@@ -20,7 +20,7 @@ from atoll.agent.trajectory import (
     words,
 )
 from atoll.agent.trajectory.show import show
-from atoll.cli.terminal.progress import Colours
+from atoll.agent.trajectory.terminal_text import Colours
 
 
 def told(story, **options) -> list[str]:

@@ -16,7 +16,7 @@ import itertools
 import os
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from atoll.errors import BusyError, ConfigError, ProcessError
 from atoll.jail.supervisor.spec import ProcessSpec
@@ -27,6 +27,8 @@ from atoll.types import ProcessInfo, ProcessOutput
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
+
+    from atoll.jail.supervisor.process_lease import ProcessLease
 
 R = TypeVar("R")
 MAX_RUNNING = 64
@@ -40,25 +42,6 @@ PATIENCE_SECONDS = 1.0
 TERM = "xterm-256color"
 END_OF_INPUT = b"\x04"
 """What closes the input of a terminal, at the beginning of a line."""
-
-
-class Started(Protocol):
-    """A process that was started: what a lease has of it."""
-
-    pid: int
-    fds: list[int]
-    """The host's ends: its terminal alone, or stdin (if it has one), stdout and stderr."""
-    ended: asyncio.Future[int]
-    """Its wait status."""
-
-    def signal(self, number: int) -> None:
-        """Send a signal to its process group."""
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Change the size of its terminal."""
-
-    def close(self) -> None:
-        """Kill it."""
 
 
 class OutputBuffer:
@@ -106,7 +89,7 @@ class OutputBuffer:
 class GuestProcess:
     """One process, its output and its input."""
 
-    def __init__(self, started: Started, info: ProcessInfo) -> None:
+    def __init__(self, started: ProcessLease, info: ProcessInfo) -> None:
         self._loop = asyncio.get_running_loop()
         self._started, self.info = started, info
         fds = list(started.fds)
@@ -305,7 +288,7 @@ class GuestProcesses:
         self,
         request: verbs.Start,
         env: Mapping[str, str],
-        start: Callable[[ProcessSpec], Awaitable[Started]],
+        start: Callable[[ProcessSpec], Awaitable[ProcessLease]],
     ) -> ProcessInfo:
         """Start a process; BusyError if too many run."""
         running = sum(process.info.running for process in self._known.values())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from atoll.agent.trajectory import events, terminal_text, words
 from atoll.agent.trajectory.events import RunEnded
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
@@ -28,32 +29,12 @@ SAY_LINES, HEAD = 5, 40
 Stroke = Callable[[str], str]
 
 
-class Brush(Protocol):
-    """Colours text."""
-
-    def good(self, text: str) -> str: ...  # noqa: D102
-    def bad(self, text: str) -> str: ...  # noqa: D102
-    def warn(self, text: str) -> str: ...  # noqa: D102
-    def strong(self, text: str) -> str: ...  # noqa: D102
-    def faint(self, text: str) -> str: ...  # noqa: D102
-
-
-class NoBrush:
-    """Returns text unchanged."""
-
-    def good(self, text: str) -> str:
-        """Return the text."""
-        return text
-
-    bad = warn = strong = faint = good
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
     """The width of a terminal, its colours, and whether texts are shown in full."""
 
     width: int
-    brush: Brush
+    brush: Colours
     full: bool
 
     def say(self, level: int, head: str, text: str, stroke: Stroke) -> Iterator[str]:
@@ -205,10 +186,10 @@ _OPENERS = (events.Planned, events.ModelAsked, events.Explored, events.FinalGive
 
 
 def show(
-    trajectory: Trajectory, *, width: int = 80, full: bool = False, brush: Brush | None = None
+    trajectory: Trajectory, *, width: int = 80, full: bool = False, brush: Colours | None = None
 ) -> Iterator[str]:
     """Yield the lines that show a trajectory."""
-    canvas = Canvas(width=max(width, NARROWEST), brush=brush or NoBrush(), full=full)
+    canvas = Canvas(width=max(width, NARROWEST), brush=brush or Colours(enabled=False), full=full)
     for node in trajectory.tree():
         yield from _run(canvas, node)
     if not trajectory.events:

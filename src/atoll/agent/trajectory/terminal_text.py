@@ -1,4 +1,4 @@
-"""Makes text of guests and models safe for a terminal, and measures its columns.
+"""Makes text of guests and models safe for a terminal, measures its columns, and colours it.
 
 # SECURITY: text from `line` or `lines` cannot move the cursor, set a title, change the direction of
 # writing, hide itself or begin a new line.
@@ -6,7 +6,13 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
 
 TAB = 4
 _ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n", "\u2028": "\n", "\u2029": "\n"})
@@ -74,3 +80,38 @@ def _width(char: str) -> int:
     if unicodedata.combining(char):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Colours:
+    """Wraps text in colour codes if enabled."""
+
+    enabled: bool
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Colours:
+        """Return colours for a stream: enabled if it is a terminal and NO_COLOR is not set."""
+        return cls(stream.isatty() and not os.environ.get("NO_COLOR"))
+
+    def good(self, text: str) -> str:
+        """Return text in green."""
+        return self._with("32", text)
+
+    def bad(self, text: str) -> str:
+        """Return text in red."""
+        return self._with("31", text)
+
+    def warn(self, text: str) -> str:
+        """Return text in yellow."""
+        return self._with("33", text)
+
+    def faint(self, text: str) -> str:
+        """Return text dimmed."""
+        return self._with("2", text)
+
+    def strong(self, text: str) -> str:
+        """Return text in bold."""
+        return self._with("1", text)
+
+    def _with(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.enabled else text

@@ -17,8 +17,9 @@ from atoll.agent.rlm.types import Ended
 from atoll.agent.trajectory import terminal_text, words
 from atoll.agent.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded, Usage
 from atoll.agent.trajectory.show import Canvas, show_support
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.cli.commands.run import plain
-from atoll.cli.terminal.progress import Colours, width_of
+from atoll.cli.terminal.progress import width_of
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:

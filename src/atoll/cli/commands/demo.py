@@ -17,7 +17,8 @@ from atoll.agent.rlm.models.recorded import Replay
 from atoll.agent.rlm.replies import parse
 from atoll.agent.trajectory import events, words
 from atoll.agent.trajectory.show import Canvas
-from atoll.cli.terminal.progress import Colours, Progress, width_of
+from atoll.agent.trajectory.terminal_text import Colours
+from atoll.cli.terminal.progress import Progress, width_of
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from atoll import __version__
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.backends import registry
 from atoll.cli import settings
 from atoll.cli.selfcheck import check
 from atoll.cli.selfcheck.check import AttackReport
-from atoll.cli.terminal.progress import Colours, width_of
+from atoll.cli.terminal.progress import width_of
 from atoll.config import SandboxConfig, images_limit
 from atoll.errors import BackendUnavailableError, ImageError
 from atoll.policy import Isolation

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from atoll.agent.trajectory import html, reader
 from atoll.agent.trajectory.show import show
-from atoll.cli.terminal.progress import Colours
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from atoll.errors import AtollError
 from atoll.policy import MIB, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
-    from atoll.cli.terminal.progress import Colours
+    from atoll.agent.trajectory.terminal_text import Colours
     from atoll.config import SandboxConfig
     from atoll.sandbox.base import BaseSandbox
     from atoll.types import SandboxResult

@@ -1,4 +1,4 @@
-"""Colours, the progress of a run, and of a download; off or plain where output is not a terminal.
+"""The progress of a run, and of a download; plain lines where output is not a terminal.
 
 SECURITY: code and errors are a model's or a guest's. All of it passes through `terminal_text`.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from atoll.agent.trajectory import events, terminal_text, words
 from atoll.agent.trajectory.events import Usage
+from atoll.agent.trajectory.terminal_text import Colours
 from atoll.concurrency import forks
 from atoll.text.amounts import counted, size_text
 
@@ -26,41 +26,6 @@ ECHO = 4
 PLAIN_WIDTH, NARROWEST, WIDEST = 100, 40, 120
 STEP_PERCENT = 5
 CELLS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Colours:
-    """Wraps text in colour codes if enabled."""
-
-    enabled: bool
-
-    @classmethod
-    def of(cls, stream: TextIO) -> Colours:
-        """Return colours for a stream: enabled if it is a terminal and NO_COLOR is not set."""
-        return cls(stream.isatty() and not os.environ.get("NO_COLOR"))
-
-    def good(self, text: str) -> str:
-        """Return text in green."""
-        return self._with("32", text)
-
-    def bad(self, text: str) -> str:
-        """Return text in red."""
-        return self._with("31", text)
-
-    def warn(self, text: str) -> str:
-        """Return text in yellow."""
-        return self._with("33", text)
-
-    def faint(self, text: str) -> str:
-        """Return text dimmed."""
-        return self._with("2", text)
-
-    def strong(self, text: str) -> str:
-        """Return text in bold."""
-        return self._with("1", text)
-
-    def _with(self, code: str, text: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.enabled else text
 
 
 class Progress:
