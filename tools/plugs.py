@@ -5,12 +5,13 @@
 
 Each framework gets an environment of its own below the cache, made by uv (or venv and pip), and its
 newest version. Tests that a framework ships in its source distribution are unpacked beside it.
-Prints a table: judge, passed, failed.
+Prints a table: judge, version, passed, failed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
+
+import pythons
 
 ROOT = Path(__file__).resolve().parents[1]
 JUDGES = ROOT / "tests" / "plugs"
@@ -47,6 +50,18 @@ class Judge:
     checkout: str = ""
     """The folder of the framework's repository, for tests that no package has."""
     options: tuple[str, ...] = ()
+    python: str = ""
+    """The oldest Python that the packages take, if that is not this one: 3.12."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How many tests of a judge passed, failed, failed as expected, and were left out."""
+
+    passed: int = 0
+    failed: int = 0
+    expected: int = 0
+    skipped: int = 0
 
 
 TABLE: dict[str, Judge] = {
@@ -80,6 +95,13 @@ TABLE: dict[str, Judge] = {
         ),
     ),
     "sandboxfusion": Judge(packages=("sandbox-fusion>=0.3.7",), own="judge_sandboxfusion.py"),
+    "harbor": Judge(
+        packages=("harbor>=0.24", "cryptography>=44", "h11>=0.16", "ssrfguard>=0.4.1,<0.5"),
+        own="judge_harbor.py",
+        python="3.12",
+    ),
+    "nemo-gym": Judge(packages=("nemo-gym>=0.4", "httpx2"), own="judge_nemo_gym.py", python="3.12"),
+    "openenv": Judge(packages=("openenv>=0.10",), own="judge_openenv.py"),
     "langchain": Judge(packages=("langchain>=1.0",), own="judge_langchain.py"),
     "openai-agents": Judge(packages=("openai-agents>=0.3",), own="judge_openai_agents.py"),
     "pydantic-ai": Judge(packages=("pydantic-ai-slim>=1.0",), own="judge_pydantic_ai.py"),
@@ -122,6 +144,38 @@ if FUSION_TESTS := os.environ.get("ATOLL_SANDBOXFUSION_TESTS"):
         ),
         options=("--noconftest", "--import-mode=importlib", "-o", "asyncio_mode=auto"),
     )
+if GYM_TESTS := os.environ.get("ATOLL_NEMO_GYM_TESTS"):
+    TABLE["nemo-gym-checkout"] = Judge(
+        packages=("nemo-gym>=0.4", "httpx2"),
+        checkout=GYM_TESTS,
+        own="judge_nemo_gym.py",
+        python="3.12",
+    )
+    TABLE["nemo-gym-own"] = Judge(
+        packages=("nemo-gym>=0.4", "httpx2"),
+        checkout=GYM_TESTS,
+        plugin="nemo_gym_substituted",
+        theirs=tuple(
+            f"tests/unit_tests/test_{name}.py"
+            for name in ("enroot_sandbox_facade", "sandbox_connect", "sandbox")
+        ),
+        options=("--noconftest", "-o", "asyncio_mode=auto"),
+        python="3.12",
+    )
+if OPENENV_TESTS := os.environ.get("ATOLL_OPENENV_TESTS"):
+    TABLE["openenv-own"] = Judge(
+        packages=("openenv>=0.10", "smolagents", "requests"),
+        checkout=OPENENV_TESTS,
+        plugin="openenv_substituted",
+        theirs=(
+            "src/openenv/core/containers/test_local_docker_provider.py",
+            "tests/envs/test_repl_env.py",
+            "tests/envs/test_repl_env_reset_cache.py",
+            "tests/envs/test_python_codeact_reset.py",
+            "tests/envs/test_python_codeact_rewards.py",
+        ),
+        options=("-o", "asyncio_mode=auto"),
+    )
 if VERL_TESTS := os.environ.get("ATOLL_VERL_TESTS"):
     TABLE["verl-own"] = Judge(
         packages=("requests",),
@@ -137,15 +191,18 @@ def main(wanted: list[str]) -> int:
     if unknown := set(wanted).difference(TABLE):
         print(f"no judge {min(unknown)!r}: there are {', '.join(TABLE)}", file=sys.stderr)
         return 2
-    rows = [("judge", "passed", "failed", "expected to fail", "seconds")]
+    rows: list[tuple[str, ...]] = [
+        ("judge", "version", "passed", "failed", "expected to fail", "skipped", "seconds")
+    ]
     broken = False
     for name in wanted or TABLE:
         print(f"\n== {name}", flush=True)
         started = time.monotonic()
-        passed, failed, expected = run(name, TABLE[name])
+        done = run(name, TABLE[name])
+        counted = (done.passed, done.failed, done.expected, done.skipped)
         seconds = f"{time.monotonic() - started:.0f}"
-        rows.append((name, str(passed), str(failed), str(expected), seconds))
-        broken |= failed > 0 or passed == 0
+        rows.append((name, version(name, TABLE[name]), *map(str, counted), seconds))
+        broken |= done.failed > 0 or done.passed == 0
     print()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -153,11 +210,11 @@ def main(wanted: list[str]) -> int:
     return int(broken)
 
 
-def run(name: str, judge: Judge) -> tuple[int, int, int]:
-    """Return how many tests passed, failed, and failed as expected."""
+def run(name: str, judge: Judge) -> Outcome:
+    """Run a judge."""
     python = environment(name, judge)
     if python is None:
-        return 0, 1, 0
+        return Outcome(failed=1)
     source = Path(judge.checkout or ROOT)
     if judge.source:
         source = unpacked(judge.source)
@@ -180,16 +237,44 @@ def run(name: str, judge: Judge) -> tuple[int, int, int]:
     return counts(report)
 
 
-def counts(report: Path) -> tuple[int, int, int]:
+def counts(report: Path) -> Outcome:
     """Return the counts in a report; a run without a report has failed."""
     if not report.exists():
-        return 0, 1, 0
+        return Outcome(failed=1)
     cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it
     bad = sum(
         1 for one in cases if one.find("failure") is not None or one.find("error") is not None
     )
     kinds = [one.get("type") for case in cases for one in case.iter("skipped")]
-    return len(cases) - bad - len(kinds), bad, kinds.count("pytest.xfail")
+    expected = kinds.count("pytest.xfail")
+    return Outcome(
+        passed=len(cases) - bad - len(kinds),
+        failed=bad,
+        expected=expected,
+        skipped=len(kinds) - expected,
+    )
+
+
+def version(name: str, judge: Judge) -> str:
+    """Return the version of a judge's first package: of its checkout, if it has one."""
+    if judge.checkout:
+        show = ["git", "-C", judge.checkout, "log", "-1", "--format=%h %cs"]
+        return subprocess.run(show, capture_output=True, text=True, check=False).stdout.strip()
+    package = re.split(r"[<>=\[]", judge.packages[0])[0]
+    ask = f"import importlib.metadata as m; print(m.version({package!r}))"
+    asked = [str(CACHE / name / "bin" / "python"), "-c", ask]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def interpreter(least: str) -> str:
+    """Return an interpreter of at least this version; this one if any will do."""
+    found = pythons.interpreters([]) if least else {}
+    new = [one for one in found if _number(one) >= _number(least)]
+    return found[min(new, key=_number)] if new else sys.executable
+
+
+def _number(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
 
 
 def environment(name: str, judge: Judge) -> Path | None:
@@ -199,7 +284,13 @@ def environment(name: str, judge: Judge) -> Path | None:
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     CACHE.mkdir(parents=True, exist_ok=True)
     if not python.exists():
-        made = [sys.executable, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)]
+        made = [
+            interpreter(judge.python),
+            "-m",
+            "venv",
+            *(["--without-pip"] if uv else []),
+            str(folder),
+        ]
         subprocess.run(made, check=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
     if uv:

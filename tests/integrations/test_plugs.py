@@ -24,7 +24,7 @@ from atoll.integrations.agent_tool import LONGEST, MAX_FILE_BYTES, Answer, LiveO
 FIGURE = "class P:\n def _repr_png_(self): return b'\\x89PNG\\r\\n\\x1a\\n'\nP()"
 PLUGS = (
     "dspy", "smolagents", "inspect_ai", "rlms", "langchain", "openai_agents", "pydantic_ai",
-    "crewai", "autogen",
+    "crewai", "autogen", "harbor", "nemo_gym", "openenv",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_importing_atoll_imports_no_framework():
 @pytest.mark.parametrize("name", PLUGS)
 def test_a_missing_framework_is_named_with_what_to_type(name, monkeypatch):
     for one in ("dspy", "smolagents", "inspect_ai", "rlm", "langchain_core", "agents", "pydantic_ai",
-                "crewai", "autogen_core"):  # fmt: skip
+                "crewai", "autogen_core", "harbor", "openenv"):  # fmt: skip
         for key in [key for key in sys.modules if key.split(".")[0] == one]:
             monkeypatch.delitem(sys.modules, key)
         monkeypatch.setitem(sys.modules, one, None)

@@ -20,11 +20,13 @@ def atoll_serve(folder, *options):
     command += options
     out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, **out) as serving:
-        for line in serving.stdout:
-            if found := re.search(r"http://[\d.]+:\d+", line):
-                break
-        yield found[0]
-        serving.terminate()
+        try:
+            for line in serving.stdout:
+                if found := re.search(r"http://[\d.]+:\d+", line):
+                    break
+            yield found[0]
+        finally:
+            serving.terminate()
 
 
 def new_key(folder, *options):

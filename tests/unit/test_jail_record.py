@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import selectors
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -70,3 +72,26 @@ def test_a_descriptor_is_gone_only_when_the_guest_has_it(record, pipe):
 def test_a_guest_that_asks_when_the_host_is_gone_is_refused(record):
     record.host.close()
     assert record.next_passed_fd().passed_fd is None
+
+
+def test_pid_1_watches_descriptors_of_any_number():
+    """A supervisor of hundreds of sandboxes has descriptors that select() cannot take."""
+    code = """if True:
+        import fcntl, os, resource, socket
+        from atoll.jail.supervisor.spec import JailSpec
+        from atoll.jail.walls import init
+        from atoll.policy import ExecutionPolicy
+        from atoll.jail.supervisor import jail_record
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+        high = lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 2000)
+        ours, theirs = socket.socketpair()
+        ours.send(b"1")
+        assert jail_record._readable(socket.socket(fileno=high(theirs.fileno())))
+        lifeline, _held = os.pipe()
+        guest = [os.open("/dev/null", os.O_RDWR) for _ in range(4)]
+        spec = JailSpec(jailed=True, argv=("/bin/true",), env={}, binds=(), workspace=None, limits=None)
+        init.run(spec, guest, os.dup(theirs.fileno()), high(lifeline))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

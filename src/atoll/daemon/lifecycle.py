@@ -144,4 +144,6 @@ def _arguments(
 
 
 def _readable(fd: int, seconds: float) -> bool:
-    return bool(select.select([fd], [], [], seconds)[0])
+    poller = select.poll()  # select() takes no descriptor from 1024 on
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))

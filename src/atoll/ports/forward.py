@@ -63,10 +63,10 @@ class Forwards:
     def __init__(self) -> None:
         self._open: dict[int, Forward] = {}
 
-    def url(self, port: int, connect: Connect) -> str:
-        """Return the URL of the listener for a port; open it if it is closed."""
+    def url(self, port: int, connect: Connect, local_port: int = 0) -> str:
+        """Return the URL of the listener for a port; open it if there is none."""
         if port not in self._open:
-            self._open[port] = Forward(port, connect)
+            self._open[port] = Forward(port, connect, local_port)
         return self._open[port].url
 
     async def close(self) -> None:
@@ -79,9 +79,9 @@ class Forwards:
 class Forward:
     """One listener; `connect` returns a connection with the port of the guest."""
 
-    def __init__(self, port: int, connect: Connect) -> None:
+    def __init__(self, port: int, connect: Connect, local_port: int = 0) -> None:
         self._port, self._connect = port, connect
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self._listener = socket.create_server(("127.0.0.1", local_port), backlog=BACKLOG)
         self._listener.setblocking(False)
         self._places = asyncio.Semaphore(MAX_CONNECTIONS)
         self._connections = Background()

@@ -315,10 +315,11 @@ class BaseSandbox(SandboxHints, ABC):
         """
         raise self._unsupported(Capability.PORTS)
 
-    async def port(self, port: int) -> str:
+    async def port(self, port: int, *, local_port: int | None = None) -> str:
         """Return the URL of a listener on this machine's loopback that leads to a guest's port.
 
-        It is open until the sandbox is closed. Each of its connections is one in the guest.
+        It listens on `local_port`, or on a free one, until the sandbox is closed. Each of its
+        connections is one in the guest.
         """
         if Capability.PORTS not in self.capabilities:
             raise self._unsupported(Capability.PORTS)
@@ -327,7 +328,8 @@ class BaseSandbox(SandboxHints, ABC):
             from atoll.ports.forward import Forwards  # noqa: PLC0415 - most sandboxes have none
 
             self._forwards = Forwards()
-        return self._forwards.url(check_port(port), self.connect)
+        wanted = 0 if local_port is None else check_port(local_port)
+        return self._forwards.url(check_port(port), self.connect, wanted)
 
     async def expose(
         self,

@@ -188,6 +188,15 @@ class Process:
             self._at[name] = end
         return output
 
+    async def skip_to(self, offset: int | None = None) -> None:
+        """Read on from this byte of each stream; None: leave out what was printed so far."""
+        if offset is not None:
+            self._at = dict.fromkeys(self._at, offset)
+            return
+        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        while (found := await self._read(streams, 0)).stdout or found.stderr:
+            pass
+
     async def write(self, data: bytes | str, *, end: bool = False) -> None:
         """Write to its input, and close that with `end`. Waits until the process takes it."""
         raw = data.encode() if isinstance(data, str) else bytes(data)
@@ -268,6 +277,7 @@ class SyncProcess:
 
     read = blocking(Process.read)
     poll = blocking(Process.poll)
+    skip_to = blocking(Process.skip_to)
     write = blocking(Process.write)
     resize = blocking(Process.resize)
     signal = blocking(Process.signal)

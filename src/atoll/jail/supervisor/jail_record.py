@@ -474,7 +474,11 @@ class JailRecord(ABC):
 
 
 def _readable(sock: socket.socket) -> bool:
-    return sock.fileno() >= 0 and bool(select.select([sock], [], [], 0)[0])
+    if sock.fileno() < 0:
+        return False
+    poller = select.poll()  # select() takes no descriptor from 1024 on
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 def pidfd_of(child: int) -> int:

@@ -38,9 +38,11 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
     terminal = _await_host(spec, guest_fds.pop()) if spec.attended else None
     guest = _spawn(spec, guest_fds, status_fd, terminal)
     signal.signal(signal.SIGINT, lambda *_: _interrupt(guest))
+    poller = select.poll()  # select() takes no descriptor from 1024 on, as a busy supervisor has
+    for fd in (wake_read, lifeline_fd):
+        poller.register(fd, select.POLLIN)
     while True:
-        readable, _, _ = select.select([wake_read, lifeline_fd], [], [])
-        if lifeline_fd in readable:
+        if lifeline_fd in dict(poller.poll()):
             os._exit(1)
         os.read(wake_read, 512)
         status = _reap(guest)
