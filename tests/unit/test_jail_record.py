@@ -81,13 +81,13 @@ def test_pid_1_watches_descriptors_of_any_number():
         from atoll.jail.supervisor.spec import JailSpec
         from atoll.jail.walls import init
         from atoll.policy import ExecutionPolicy
-        from atoll.jail.supervisor import jail_record
+        from atoll.jail.supervisor import packets
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
         high = lambda fd: fcntl.fcntl(fd, fcntl.F_DUPFD, 2000)
         ours, theirs = socket.socketpair()
         ours.send(b"1")
-        assert jail_record._readable(socket.socket(fileno=high(theirs.fileno())))
+        assert packets.is_readable(high(theirs.fileno()))
         lifeline, _held = os.pipe()
         guest = [os.open("/dev/null", os.O_RDWR) for _ in range(4)]
         spec = JailSpec(jailed=True, argv=("/bin/true",), env={}, binds=(), workspace=None, limits=None)

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from atoll.backends.daemon import connection
 from atoll.daemon.paths import AlreadyRunningError
 from atoll.daemon.process import READY
 from atoll.errors import AtollError, BackendUnavailableError, SandboxStartError
+from atoll.jail.supervisor import packets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -83,7 +83,7 @@ def _wait_until_ready(fd: int, on_wait: Callable[[str], None]) -> bool:
     """Pass on what the starting daemon reports; return whether it got ready before it ended."""
     text, doing, pause = b"", "starting", 1.0
     while READY.encode() not in text.split(b"\n"):
-        if not _readable(fd, pause):
+        if not packets.is_readable(fd, pause):
             on_wait(doing)
             pause = REPORT_SECONDS
             continue
@@ -141,9 +141,3 @@ def _arguments(
 ) -> list[str]:
     bounds = json.dumps(dataclasses.asdict(limits))
     return [str(paths.socket), bounds, json.dumps(list(preload)), tier or ""]
-
-
-def _readable(fd: int, seconds: float) -> bool:
-    poller = select.poll()  # select() takes no descriptor from 1024 on
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(seconds * 1000))

@@ -88,7 +88,7 @@ class _Server:
             raise RuntimeError(f"the environment's server ended with {code}: {said[-LAST_WORDS:]}")
 
     def _end(self) -> None:
-        box, self._box = self._box, None
+        box, self._box, self._process = self._box, None, None
         if box is not None:
             Portal.shared().run(box.close())
 

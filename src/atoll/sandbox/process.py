@@ -193,8 +193,7 @@ class Process:
         if offset is not None:
             self._at = dict.fromkeys(self._at, offset)
             return
-        streams: tuple[Stream, ...] = ("stdout", "stderr")
-        while (found := await self._read(streams, 0)).stdout or found.stderr:
+        while (found := await self.poll()).stdout or found.stderr:
             pass
 
     async def write(self, data: bytes | str, *, end: bool = False) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import math
 import os
-import select
 import selectors
 import signal
 import socket
@@ -398,7 +397,7 @@ class JailRecord(ABC):
         The host sends it before the request that needs it. So all that the host has sent is read
         first: a descriptor that an earlier, cancelled request left behind is replaced.
         """
-        while not self._gone and _readable(self.lease):
+        while not self._gone and packets.is_readable(self.lease.fileno()):
             self._on_command()
         if not self._passed_fds:
             return Reply()
@@ -471,14 +470,6 @@ class JailRecord(ABC):
     def _unwatch(self, fd: int) -> None:
         if fd in self._selector.get_map():
             self._selector.unregister(fd)
-
-
-def _readable(sock: socket.socket) -> bool:
-    if sock.fileno() < 0:
-        return False
-    poller = select.poll()  # select() takes no descriptor from 1024 on
-    poller.register(sock, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 def pidfd_of(child: int) -> int:

@@ -10,6 +10,7 @@ import array
 import errno
 import json
 import os
+import select
 import socket
 import time
 from dataclasses import dataclass, field
@@ -123,6 +124,15 @@ def receive_bytes(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, l
         close_all(fds)
         raise LostDescriptorsError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, list(fds)
+
+
+def is_readable(fd: int, seconds: float = 0) -> bool:
+    """Return whether a descriptor can be read, within a time; False for one that is closed."""
+    if fd < 0:
+        return False
+    poller = select.poll()  # select() takes no descriptor from 1024 on, as a busy supervisor has
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(seconds * 1000))
 
 
 def close_all(fds: Iterable[int]) -> None:
