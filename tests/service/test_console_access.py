@@ -62,7 +62,7 @@ def pages(service, chromium):
         api.post(f"{session}/fork", json={"name": "twin"})
         run = api.post("/api/v1/runs/upload", content=_trajectory(ident)).json()["id"]
         routes = ["overview", "sessions", f"sessions/{session.rpartition('/')[2]}", "sessions/ses_none", "contexts",
-                  f"contexts/{ident}", "runs", f"runs/{run}", "health", "keys"]  # fmt: skip
+                  f"contexts/{ident}", "runs", f"runs/{run}", "health", "keys", "operators"]  # fmt: skip
 
         def open_page(tenant="reader", **look):
             key = service.add_key(tenant=tenant, scopes=SCOPES).split("_")[1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, structs
@@ -79,6 +81,8 @@ class DetailedHealth(Struct, kw_only=True):
     sandbox: SandboxHealth
     memory: BudgetUse
     disk: BudgetUse
+    free_bytes: int
+    """Free space where the service's folder is."""
 
 
 async def add_key(call: ApiRequest) -> MadeKey:
@@ -177,6 +181,7 @@ async def detailed(call: ApiRequest) -> Json[DetailedHealth]:
         ),
         memory=service.memory.describe(),
         disk=service.disk.describe(),
+        free_bytes=await asyncio.to_thread(lambda: shutil.disk_usage(service.settings.folder).free),
     )
     return Json(answer, 503 if broken else 200, {"x-health-status": answer.status})
 

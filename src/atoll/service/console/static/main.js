@@ -29,7 +29,14 @@ const PAGES = [
     one: () => import("./pages/run.js"),
   },
   { path: "health", title: "Health", key: "h", load: () => import("./pages/health.js") },
-  { path: "keys", title: "Keys", key: "k", load: () => import("./pages/keys.js") },
+  { path: "keys", title: "Keys", key: "k", load: () => import("./pages/keys.js"), admin: true },
+  {
+    path: "operators",
+    title: "Operators",
+    key: "p",
+    load: () => import("./pages/operators.js"),
+    admin: true,
+  },
 ];
 const THEME = "atoll.theme";
 const place = h("main", { id: "main", tabindex: "-1" });
@@ -99,16 +106,17 @@ function enter() {
   show();
 }
 
+const mayOpen = (page) => !page.admin || me.scopes.includes("admin");
+
 function rail() {
-  const links = PAGES.filter((page) => page.path !== "keys" || me.scopes.includes("admin")).map(
-    (page) =>
-      h(
-        "a",
-        { href: `#/${page.path}`, "data-path": page.path },
-        icon(page.path),
-        h("span", {}, page.title),
-        h("kbd", {}, `g ${page.key}`),
-      ),
+  const links = PAGES.filter(mayOpen).map((page) =>
+    h(
+      "a",
+      { href: `#/${page.path}`, "data-path": page.path },
+      icon(page.path),
+      h("span", {}, page.title),
+      h("kbd", {}, `g ${page.key}`),
+    ),
   );
   return h(
     "nav",
@@ -193,7 +201,7 @@ function safeDecode(text) {
 }
 
 function palette() {
-  const todo = PAGES.map((page) => ({
+  const todo = PAGES.filter(mayOpen).map((page) => ({
     title: page.title,
     hint: `g ${page.key}`,
     sign: page.path,

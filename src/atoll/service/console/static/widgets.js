@@ -304,6 +304,39 @@ export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
 /** The head of a column; without a name it holds what can be done with a row. */
 export const column = (name) =>
   h("th", { scope: "col" }, name || h("span", { class: "sr" }, "Actions"));
+/** The head of a table whose rows can be sorted: [name, value of a row], without a value if not.
+ *  Returns the row, and `sorted(items)`; what is chosen twice is turned round. */
+export function sortable(columns, onchange, chosen) {
+  let [by, up] = [chosen, false];
+  const heads = columns.map(([name, value]) => {
+    if (!value) return column(name);
+    const choose = () => {
+      [by, up] = [name, by === name ? !up : true];
+      mark();
+      onchange();
+    };
+    return h(
+      "th",
+      { scope: "col" },
+      h("button", { type: "button", class: "sort", onclick: choose }, name),
+    );
+  });
+  const mark = () => {
+    columns.forEach(([name], n) => {
+      if (name === by) heads[n].setAttribute("aria-sort", up ? "ascending" : "descending");
+      else heads[n].removeAttribute("aria-sort");
+    });
+  };
+  mark();
+  const sorted = (items) => {
+    const value = columns.find(([name]) => name === by)[1];
+    const order = (a, b) =>
+      typeof value(a) === "number" ? value(a) - value(b) : String(value(a)).localeCompare(value(b));
+    return [...items].sort((a, b) => (up ? order(a, b) : order(b, a)));
+  };
+  return { row: h("tr", {}, heads), sorted };
+}
+
 /** The head of a column that a phone has no room for. */
 export const wideColumn = (name) => h("th", { scope: "col", class: "wide-only" }, name);
 

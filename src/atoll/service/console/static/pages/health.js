@@ -2,7 +2,7 @@
 
 import { every, get, may, post, remove } from "../api.js";
 import { fill, h } from "../dom.js";
-import { number, seconds } from "../format.js";
+import { bytes, number, seconds } from "../format.js";
 import { visible } from "../highlight.js";
 import {
   attempt,
@@ -115,6 +115,7 @@ function page(found, limits) {
           ["In memory", of(box.live, limits.live)],
           ["Running", of(box.executing, limits.executing)],
           ["Queued", of(box.queued, limits.queued)],
+          ["Free space", bytes(found.free_bytes)],
           ["Up for", seconds(found.uptime_seconds)],
           ["Version", found.version],
         ]),

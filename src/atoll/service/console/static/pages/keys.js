@@ -1,6 +1,6 @@
 // Keys: who may do what, how much, and what was used; made, shown once, revoked.
 
-import { at, get, me, post, remove } from "../api.js";
+import { at, call, get, me, post, remove } from "../api.js";
 import { fill, h } from "../dom.js";
 import { ago, bytes, date, milliseconds, number, seconds } from "../format.js";
 import { visible } from "../highlight.js";
@@ -29,6 +29,30 @@ const SCOPES = [
   ["admin", "keys, draining"],
 ];
 const USUAL = ["execute", "sessions", "files"];
+const MB = 2 ** 20;
+/** The limits of a key: name, title, what one of it is, the usual value; null: it may be none. */
+const LIMITS = [
+  ["requests_per_second", "Requests a second", 1, 100],
+  ["burst", "Requests at once", 1, null],
+  ["connections", "Connections", 1, 256],
+  ["executions", "Executions at once", 1, 32],
+  ["sessions", "Sessions", 1, 64],
+  ["stored_bytes", "Stored, MB", MB, 4096],
+  ["cpu_seconds_per_day", "CPU seconds a day", 1, null],
+  ["memory_bytes", "Memory, MB", MB, 2048],
+  ["disk_bytes", "Disk, MB", MB, null],
+  ["timeout_ms", "Seconds of a cell", 1000, 600],
+  ["preview_requests_per_second", "Preview requests a second", 1, 200],
+  ["preview_connections", "Preview connections", 1, 512],
+  ["preview_bytes_per_day", "Preview MB a day", MB, 65536],
+];
+const MAY_BE_NONE = [
+  "burst",
+  "cpu_seconds_per_day",
+  "memory_bytes",
+  "disk_bytes",
+  "preview_bytes_per_day",
+];
 
 export async function show(place, { signal, keys }) {
   const body = h("div", {}, loading());
@@ -187,9 +211,75 @@ function row(one, refresh) {
     h(
       "td",
       { class: "actions" },
-      state(one) === "active" && button("Revoke", revoke, { kind: "quiet small" }),
+      state(one) === "active" && [
+        button("Limits", () => change(one, refresh), { kind: "quiet small" }),
+        button("Revoke", revoke, { kind: "quiet small" }),
+      ],
     ),
   );
+}
+
+/** Fields for all limits; `quota()` is what was typed, `given` what holds now. */
+function limitFields(given = null) {
+  const inputs = LIMITS.map(([name, , unit, usual]) => {
+    const now = given?.[name];
+    return h("input", {
+      type: "number",
+      min: "0",
+      step: "any",
+      placeholder: given ? "none" : (usual ?? "none"),
+      value: now === null || now === undefined ? "" : now / unit,
+    });
+  });
+  const quota = () => {
+    const typed = LIMITS.map(([name, , unit], n) => {
+      const text = inputs[n].value;
+      if (text !== "") return [name, Math.round(Number(text) * unit * 1000) / 1000];
+      return given && MAY_BE_NONE.includes(name) ? [name, null] : null;
+    });
+    return Object.fromEntries(
+      typed.filter(Boolean).filter(([name, value]) => value !== given?.[name]),
+    );
+  };
+  const fields = h(
+    "div",
+    { class: "three" },
+    LIMITS.map(([, title], n) => field(title, inputs[n])),
+  );
+  return { fields, quota };
+}
+
+async function change(one, refresh) {
+  const { fields, quota } = limitFields(one.quota);
+  const told = h("div");
+  const changed = await dialog(`Limits of ${one.name || one.id}`, (close) =>
+    h(
+      "form",
+      {
+        class: "body",
+        onsubmit: async (event) => {
+          event.preventDefault();
+          try {
+            close(await call("PATCH", `/keys${at(one.id)}`, { body: { quota: quota() } }));
+          } catch (error) {
+            fill(told, fault(error));
+          }
+        },
+      },
+      h("p", { class: "quiet" }, "They hold from the key's next request on."),
+      fields,
+      told,
+      h(
+        "footer",
+        {},
+        button("Cancel", () => close(null)),
+        h("button", { class: "primary" }, "Change"),
+      ),
+    ),
+  );
+  if (!changed) return;
+  toast("The limits are changed.");
+  await refresh();
 }
 
 async function make(refresh) {
@@ -212,8 +302,7 @@ async function make(refresh) {
     text,
   ]);
   const days = h("input", { type: "number", min: "0", step: "any", placeholder: "never" });
-  const sessions = h("input", { type: "number", min: "1", placeholder: "64" });
-  const memory = h("input", { type: "number", min: "1", placeholder: "2048" });
+  const { fields, quota } = limitFields();
   const told = h("div");
   const made = await dialog("New key", (close) =>
     h(
@@ -222,15 +311,11 @@ async function make(refresh) {
         class: "body",
         onsubmit: async (event) => {
           event.preventDefault();
-          const quota = {
-            ...(sessions.value && { sessions: Number(sessions.value) }),
-            ...(memory.value && { memory_bytes: Number(memory.value) * 2 ** 20 }),
-          };
           const body = {
             name: name.value,
             tenant: tenant.value,
             scopes: scopes.filter(([, box]) => box.checked).map(([scope]) => scope),
-            quota,
+            quota: quota(),
             ...(days.value && { expires_seconds: Number(days.value) * 86400 }),
           };
           try {
@@ -254,13 +339,8 @@ async function make(refresh) {
           h("label", { class: "check" }, box, h("b", {}, scope), h("small", {}, text)),
         ),
       ),
-      h(
-        "div",
-        { class: "three" },
-        field("Days", days),
-        field("Sessions", sessions),
-        field("Memory, MB", memory),
-      ),
+      field("Days", days, "after which it is refused"),
+      h("details", {}, h("summary", {}, "Limits"), fields),
       told,
       h(
         "footer",
