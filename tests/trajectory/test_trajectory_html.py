@@ -226,6 +226,6 @@ def test_events_and_fields_of_newer_versions_are_shown_as_such():
         Planned(way="loop", extra={"mood": 1}),
     )
     text = "".join(page(Trajectory(events=events)))
-    assert "dreamt: of a newer version, or not as it should be" in text
+    assert "dreamt: of a newer version, or malformed" in text
     assert "about &lt;sheep&gt;" in text
     assert "Also: mood 1" in text

@@ -118,7 +118,7 @@ def test_events_and_fields_of_newer_versions_are_shown_as_such():
         from_dict({"event": "planned", "run": "r", "way": "loop", "mood": "calm"}),
     )
     text = "\n".join(show(Trajectory(events=events)))
-    assert "dreamt  an event of a newer version, or not as it should be" in text
+    assert "unknown event  dreamt: of a newer version, or malformed" in text
     assert "about sheep" in text
     assert "also  mood calm" in text
     assert "its beginning is not here" in text

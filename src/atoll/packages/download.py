@@ -186,7 +186,7 @@ def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noq
         return PackageError(canonical(match[1] or ""), reason + "whose hash the index gives")
     if missing:
         return _no_version(said, package, target, offline=offline)
-    return PackageError("", _tail(said) or "pip ended without a word")
+    return PackageError("", _tail(said) or "pip failed without any output")
 
 
 def disk_full(where: str) -> PackageError:

@@ -43,7 +43,7 @@ OVERHEAD = 8
 """Tokens that a message has beside its text."""
 FREE_TOLD = 1_000
 """Sub-calls without a cost that a trajectory tells of: guest code can make them without end."""
-UNTOLD = f"more than {FREE_TOLD:,} of them cost nothing: the rest is not told"
+UNTOLD = f"more than {FREE_TOLD:,} of them cost nothing: the others are not recorded"
 
 
 class Concurrency:

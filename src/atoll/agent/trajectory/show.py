@@ -244,18 +244,10 @@ def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
             yield from _explored(canvas, event, level)
         case events.FinalGiven():
             yield from show_final(canvas, event, level)
-        case events.Planned():
-            yield from canvas.say(level, "plan", words.plan(event), brush.strong)
-        case events.BudgetWarned():
-            text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
-            yield from canvas.say(level, "budget", text, brush.warn)
-        case events.Refused():
-            yield from canvas.say(level, "refused", f"{event.what}: {event.why}", brush.bad)
-        case events.RunEnded() | events.SubcallEnded():
-            yield from canvas.say(level, "ended", "what was never begun here", brush.warn)
-        case events.UnknownEvent():
-            known = "an event of a newer version, or not as it should be"
-            yield from canvas.say(level, event.kind or "unknown", known, brush.warn)
+        case _:
+            head, text, mood = words.remark(event)
+            stroke = {"plain": brush.strong, "warn": brush.warn, "bad": brush.bad}[mood]
+            yield from canvas.say(level, head, text, stroke)
     yield from _more(canvas, level + 1, event)
 
 

@@ -6,12 +6,13 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from atoll.agent.trajectory import events
 from atoll.text.amounts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from atoll.agent.trajectory.events import FinalGiven, Planned, Usage
+    from atoll.agent.trajectory.events import Event, FinalGiven, Planned, Usage
     from atoll.agent.trajectory.tree import Node, Totals
 
 CELLS = ".-#"
@@ -20,6 +21,21 @@ CELLS_CAP = 1_000
 _CELL_NAMES = {"unseen": ".", "scanned": "-", "shown": "#", "0": ".", "1": "-", "2": "#"}
 _FENCED = re.compile(r"^```[^\n]*\n.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
 """Anchored to line starts: otherwise a text of backquotes takes quadratic time."""
+
+
+def remark(event: Event) -> tuple[str, str, str]:
+    """Return heading, text and mood (plain, warn or bad) of an event that takes one line."""
+    match event:
+        case events.Planned():
+            return "plan", plan(event), "plain"
+        case events.BudgetWarned():
+            text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({share(event.share)})"
+            return "budget", text, "warn"
+        case events.Refused():
+            return "refused", f"{event.what}: {event.why}", "bad"
+        case events.UnknownEvent():
+            return "unknown event", f"{event.kind}: of a newer version, or malformed", "warn"
+    return "ended", "an event without its beginning", "warn"
 
 
 def ending(final: FinalGiven) -> str:

@@ -52,7 +52,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def _refuse_object(value: Any) -> None:
-    raise TypeError("{} is no JSON value".format(type(value).__name__))
+    raise TypeError("{} is not a JSON value".format(type(value).__name__))
 
 
 def _finite(text: str) -> float:

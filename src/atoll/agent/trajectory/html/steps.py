@@ -229,8 +229,11 @@ class Steps:
                 yield _line("Answer", words.ending(final), mood)
                 if final.parent is not None:  # the run's own answer is shown above
                     yield self._pre(final.text, OUTPUT_CAP, "answer")
+            case events.Explored() as seen:
+                yield _line("Explored", show.summary(seen), "plain")
             case event:
-                yield _remark(event)
+                head, text, mood = words.remark(event)
+                yield _line(head.capitalize(), text, mood)
         yield _more(node.event)
 
     def _model(self, node: Node) -> Iterator[str]:
@@ -325,24 +328,6 @@ def _answer(ended: Event | None) -> tuple[str, str]:
     if not isinstance(ended, events.SubcallEnded):
         return "warn", "no answer yet"
     return ("plain", ended.answer) if ended.error is None else ("bad", ended.error)
-
-
-def _remark(event: Event) -> str:
-    """Return the line for an event that needs only one."""
-    match event:
-        case events.Planned():
-            return _line("Plan", words.plan(event), "plain")
-        case events.Explored():
-            return _line("Explored", show.summary(event), "plain")
-        case events.BudgetWarned():
-            text = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
-            return _line("Budget", text, "warn")
-        case events.Refused():
-            return _line("Refused", f"{event.what}: {event.why}", "bad")
-        case events.UnknownEvent():
-            text = f"{event.kind}: of a newer version, or not as it should be"
-            return _line("Unknown event", text, "warn")
-    return _line("Ended", "what was never begun here", "warn")
 
 
 def _line(title: str, text: str, mood: str) -> str:
