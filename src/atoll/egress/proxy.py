@@ -18,7 +18,7 @@ from atoll.egress.authority import same_name
 from atoll.egress.forward import Forwarder, Question, ServerSlot
 from atoll.egress.http import HttpPeer, asked_of
 from atoll.egress.rules import Entry, RefusedError
-from atoll.egress.streams import PlainStream, ReplayedStream, TlsStream, read_hello
+from atoll.egress.streams import PlainStream, ReplayedStream, TlsStream, pump, read_hello
 from atoll.network import NetworkRequest
 
 if TYPE_CHECKING:
@@ -246,8 +246,8 @@ class Proxy:
         traffic = entry.traffic
         traffic.count_sent(len(hello))
         await server.write(hello)
-        up = asyncio.ensure_future(_pump(guest, server, traffic.count_sent))
-        down = asyncio.ensure_future(_pump(server, guest, traffic.count_received))
+        up = asyncio.ensure_future(pump(guest, server, traffic.count_sent))
+        down = asyncio.ensure_future(pump(server, guest, traffic.count_received))
         try:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
             if not down.done():
@@ -255,10 +255,10 @@ class Proxy:
                 await server.end()  # the guest sends no more; the server may still answer
             await down
         finally:
-            for pump in (up, down):
-                pump.cancel()
+            for way in (up, down):
+                way.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await pump
+                    await way
 
     async def _refuse(self, guest: HttpPeer, refusal: RefusedError) -> None:
         """Send the reason in the status line and the body, where clients show it."""
@@ -349,9 +349,3 @@ async def _sent_body(guest: HttpPeer) -> AsyncIterator[bytes]:
         raise RefusedError(f"the request's body is not HTTP: {exc}", 400) from None
     except OSError:
         raise EOFError from None
-
-
-async def _pump(source: Stream, target: Stream, count: Callable[[int], None]) -> None:
-    while data := await source.read():
-        count(len(data))
-        await target.write(data)

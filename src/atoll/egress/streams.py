@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 CHUNK = 64 * 1024
 HELLO_BYTES = 64 * 1024
@@ -177,3 +178,10 @@ async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
             if not names:
                 raise
     return read, names[0]
+
+
+async def pump(source: Stream, target: Stream, count: Callable[[int], None]) -> None:
+    """Carry bytes one way until the source ends; `count` is called with each number of bytes."""
+    while data := await source.read():
+        count(len(data))
+        await target.write(data)

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+from atoll.text.amounts import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -29,7 +31,7 @@ class Progress:
 
     def say(self, doing: str, seconds: float = 0.0) -> None:
         """Show the present step, with a bar if about how many seconds it takes is known."""
-        self._doing = "".join(c if c.isprintable() else "?" for c in doing)
+        self._doing = printable(doing)
         self._seconds, self._part = seconds, None
         _LOGGER.info("%s: %s", self._title, self._doing)
 

@@ -1,4 +1,4 @@
-"""Formats counts, sizes and times for people, the same way everywhere."""
+"""Formats counts, sizes, times and foreign texts for people, the same way everywhere."""
 
 from __future__ import annotations
 
@@ -34,3 +34,8 @@ def iso_time(seconds: float) -> str:
     except (ValueError, OverflowError, OSError):
         moment = datetime.fromtimestamp(0, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def printable(text: str) -> str:
+    """Return a line with `?` for control characters, which could steer a terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

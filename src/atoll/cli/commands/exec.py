@@ -17,6 +17,7 @@ from atoll.programs.find import NoProgramError, find_program
 from atoll.programs.refusals import SYSTEM
 from atoll.programs.rules import Access, PathRule, ProgramRules
 from atoll.programs.run import run
+from atoll.text.amounts import printable
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -50,7 +51,7 @@ def command(args: Namespace) -> int:
     if args.report is not None:
         Path(args.report).write_text(json.dumps(as_json(args.args, end)) + "\n")
     for line in summary(end, rules):
-        print(f"atoll: {_printable(line)}", file=sys.stderr)
+        print(f"atoll: {printable(line)}", file=sys.stderr)
     return end.exit_code
 
 
@@ -107,11 +108,6 @@ def summary(end: ProgramEnd, rules: ProgramRules) -> list[str]:
         names = ", ".join(end.created)
         lines.append(f"it made {names}, which other programs run or obey: look before you use it")
     return list(dict.fromkeys(lines))
-
-
-def _printable(line: str) -> str:
-    """Return a line without the control characters that names of files may have."""
-    return "".join(sign if sign.isprintable() else "?" for sign in line)
 
 
 def _host_line(request: NetworkRequest, rules: ProgramRules) -> str:

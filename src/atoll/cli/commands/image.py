@@ -13,7 +13,7 @@ from atoll.images.dockerfile import build_dockerfile
 from atoll.images.obtain import BUILD_CACHE, name_image
 from atoll.images.push import push_image
 from atoll.images.reference import DEFAULT_FOLDER, DEFAULT_HOST, RegistryReference, parse
-from atoll.text.amounts import ago_text, size_text
+from atoll.text.amounts import ago_text, printable, size_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -94,7 +94,7 @@ def show(args: Namespace) -> int:
     print(f"used        {ago_text(time.time() - record.used)}")
     for name, value in _config(image).items():
         text = value if isinstance(value, str) else json.dumps(value)
-        print(f"{name:11} {_printable(text)}")
+        print(f"{name:11} {printable(text)}")
     for layer, path in zip(record.layers, image.layers, strict=True):
         print(f"layer       {layer.blob[7 : 7 + SHORT]} {size_text(layer.unpacked):>9}  {path}")
     return 0
@@ -233,7 +233,3 @@ def _config(image: Image) -> dict[str, object]:
         "command": list(config.command),
         "labels": dict(config.labels),
     }
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -23,7 +23,7 @@ import h11
 
 from atoll.concurrency.background import both_ways
 from atoll.egress.http import HttpPeer, forwarded
-from atoll.egress.streams import PlainStream
+from atoll.egress.streams import PlainStream, pump
 from atoll.errors import AtollError, PortError, UnsupportedError
 from atoll.service.http.problems import Problem, of_error
 from atoll.service.previews import links
@@ -306,16 +306,10 @@ class Exchange:
         await visitor.write(first)
         await server.write(early)
         await both_ways(
-            _pump(visitor, server, self._count),
-            _pump(server, visitor, self._count),
+            pump(visitor, server, self._count),
+            pump(server, visitor, self._count),
             until=asyncio.FIRST_COMPLETED,
         )
-
-
-async def _pump(source: PlainStream, target: PlainStream, count: Callable[[int], None]) -> None:
-    while data := await source.read():
-        count(len(data))
-        await target.write(data)
 
 
 async def _connect(hosted: HostedSession, port: int) -> PlainStream:
