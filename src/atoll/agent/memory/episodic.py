@@ -360,8 +360,8 @@ class EpisodicMemory:
     def _change(self, ids: Iterable[int], value: str, parameters: tuple[float, ...]) -> None:
         query = f"UPDATE items SET q = {value}, used = ? WHERE namespace = ? AND id = ?"  # noqa: S608
         with self._database.transaction(write=True) as db:
-            for fromkey in dict.fromkeys(ids):
-                db.execute(query, (*parameters, time.time(), self.namespace, fromkey))
+            for ident in dict.fromkeys(ids):
+                db.execute(query, (*parameters, time.time(), self.namespace, ident))
 
 
 def fused(candidates: Sequence[tuple[float, Item]]) -> list[Item]:
