@@ -143,7 +143,7 @@ class NetworkPolicy:
         for name, valid in (("methods", _TOKEN.match), ("paths", lambda path: path[:1] in "/*")):
             for text in getattr(self, name) or ():
                 if not text or not valid(text):
-                    raise ConfigError(f"{name} must be such as {_SHAPES[name]}, not {text!r:.200}")
+                    raise ConfigError(f"{name} must look like {_SHAPES[name]}, not {text!r:.200}")
         object.__setattr__(self, "headers", _headers(self.headers))
         for host in self.headers:
             self._check_header_host(host)

@@ -142,7 +142,7 @@ class ClientSandbox(BaseSandbox):
         return await self._send(request)
 
     async def cancel(self) -> None:
-        """Interrupt the running cell; one that will not be interrupted is killed."""
+        """Interrupt the running cell; kill the guest if it does not obey."""
         if self._is_open():
             await self._send(verbs.Cancel())
 

@@ -90,7 +90,7 @@ class FairShare(Generic[T]):
         self._of_owner[owner] = self._of_owner.get(owner, 0) + 1
 
     def leave(self, owner: str) -> None:
-        """Count one that has ended."""
+        """Count the end of a holder."""
         self.running -= 1
         self._of_owner[owner] -= 1
         if not self._of_owner[owner]:

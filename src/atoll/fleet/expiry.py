@@ -55,7 +55,7 @@ async def take_turn(store: Store, period: float, marks: str) -> float | None:
 async def sweep(store: Store, before: float) -> int:
     """End sessions whose objects were all written before; delete those that had ended by then.
 
-    Return how many there were. One that is claimed or renewed meanwhile is left alone.
+    Return how many there were. Leases that are claimed or renewed meanwhile are left alone.
     """
     sessions = listed_by(await store.times("sessions"), 1)
     expired = [ident for ident, times in sessions.items() if max(times.values()) < before]

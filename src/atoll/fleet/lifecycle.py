@@ -66,7 +66,7 @@ async def ask(address: str) -> dict[str, Any]:
 def start(address: str) -> None:
     """Start a driver, unless one runs; return once it serves.
 
-    Raise BackendUnavailableError if the one that runs ends instead: another can be started then.
+    Raise BackendUnavailableError if the running driver ends instead: another can be started then.
     """
     cluster.check_listening(address)
     paths = DaemonPaths(fleet_socket(address))

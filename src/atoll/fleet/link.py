@@ -66,7 +66,7 @@ def peer_options(name: str) -> PeerOptions:
 
 
 async def dial(address: tuple[str, int], secret: bytes) -> socket.socket:
-    """Connect to a node; return once it has proved that it is the one that Ray named."""
+    """Connect to a node; return once it has proved its identity."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(HANDSHAKE_SECONDS):

@@ -25,7 +25,7 @@ class OpenSession(Request[Opened]):
     config: dict[str, Any]
     durability: str = "none"
     context: dict[str, Any] | None = None
-    """A small context as it is sent, or the digest of one that the node has."""
+    """A small context, or the digest of a context that the node has."""
     entry: str | None = None
     state: bool = False
 

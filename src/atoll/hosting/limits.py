@@ -17,7 +17,7 @@ class DaemonLimits:
     """Bounds of one daemon; each is a positive number."""
 
     max_running: int = max(4, 2 * (os.cpu_count() or 1))
-    """Executions at one time; one that waits for its client does not count."""
+    """Executions at one time; those that wait for their client do not count."""
     max_queue: int = 256
     """Executions that wait for their turn; past it, BusyError."""
     max_sessions: int = 1024

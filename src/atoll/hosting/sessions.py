@@ -80,7 +80,7 @@ class Storage:
 def open_storage(
     path: Path, limits: DaemonLimits, now: Callable[[], float] = time.time, *, fresh: bool = True
 ) -> tuple[Storage, SqliteStateStore]:
-    """Open a file for idle sessions; `fresh`: in place of one that a killed process left.
+    """Open a file for idle sessions; `fresh`: delete the file of a killed process first.
 
     A full store refuses a session, which then stays in memory: dropping the oldest would end the
     sessions of other clients.

@@ -275,7 +275,7 @@ def checked_name(name: str) -> str:
 
 
 def plain(name: str, value: Any) -> Any:
-    """Return a variable as JSON data; CodeInterpreterError names one that cannot be sent."""
+    """Return a variable as JSON data; CodeInterpreterError names a variable that cannot be sent."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, BaseModel):

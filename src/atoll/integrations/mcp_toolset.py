@@ -134,7 +134,7 @@ class Tools:
         session: str | None = None,
         base64_encoded: bool = False,  # noqa: FBT001, FBT002 - the SDK passes it by name
     ) -> Annotated[CallToolResult, Written]:
-        """Write a file of the sandbox, in place of one that is there. Bytes go as base64."""
+        """Write or overwrite a file of the sandbox. Bytes go as base64."""
         try:
             data = base64.b64decode(content, validate=True) if base64_encoded else content.encode()
         except ValueError as exc:

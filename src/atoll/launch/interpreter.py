@@ -281,7 +281,7 @@ def _adds_something(line: str, site: str, shown: tuple[str, ...]) -> bool:
 
 
 def _lines_of(file: Path) -> list[str]:
-    """Return the lines of a .pth file; of one that cannot be read, a line that has an effect."""
+    """Return the lines of a .pth file; if it cannot be read, a line that has an effect."""
     try:
         return file.read_text("utf-8-sig", "surrogateescape").splitlines()
     except OSError:
@@ -289,7 +289,7 @@ def _lines_of(file: Path) -> list[str]:
 
 
 def _outermost(folders: set[str]) -> tuple[str, ...]:
-    """Return the folders outside each other and the system's; refuse one that shows too much."""
+    """Return the folders outside each other and the system's; refuse those that show too much."""
     wanted = [folder for folder in folders if not any(_inside(folder, s) for s in _SYSTEM)]
     home = os.path.realpath(os.path.expanduser("~"))
     for folder in wanted:

@@ -58,7 +58,7 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
         return len(self.waiting)
 
     def take(self, kind: KindT) -> ProcessT:
-        """Return one that waits, if it is of this kind and lives; else start one."""
+        """Return a waiting process of this kind, if it lives; else start one."""
         with self._lock:
             self._forget_parents()
             if kind != self._kind:
@@ -69,7 +69,7 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
         return self._start(kind)
 
     def refill(self) -> None:
-        """Start as many as are missing; one that cannot be started now is for later."""
+        """Start as many as are missing; a failed start is tried again later."""
         with self._lock, contextlib.suppress(OSError, SandboxError):
             self._forget_parents()
             while self._kind is not None and len(self.waiting) < self.most:

@@ -374,7 +374,7 @@ class GuestSandbox(GuestPorts):
             await asyncio.to_thread(self._guest.lease.usage.freezer().thaw)
 
     async def cancel(self) -> None:
-        """Interrupt the running cell; one that will not be interrupted is killed."""
+        """Interrupt the running cell; kill the guest if it does not obey."""
         if self._guest is not None:
             self._guest.session.cancel()
 

@@ -41,7 +41,7 @@ class WarmPool:
         return len(self._parked)
 
     async def take(self) -> GuestHandle:
-        """Return a fresh guest: a parked one that is alive, or a new one."""
+        """Return a fresh guest: a living parked guest, or a new one."""
         self._taken.append(time.monotonic())
         handle = self._next_alive()
         self.on_take(handle is not None)

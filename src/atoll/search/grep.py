@@ -61,7 +61,7 @@ class ThreadPool(Generic[Job, Done]):
         self._failure: BaseException | None = None
 
     def run(self) -> list[Done]:
-        """Return the results in order, up to the one that reached `enough`."""
+        """Return the results in order, until `enough` is reached."""
         # A first job by the caller alone: if it finds enough, no thread is started.
         if self._step() and not self._stopped:
             helpers = [Thread(target=self._loop) for _ in range(threads() - 1)]

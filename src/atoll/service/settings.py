@@ -106,7 +106,7 @@ class ServiceSettings:
     """How long a client may read nothing of its answer."""
     max_connections: int = 2048
     max_running: int = max(4, 2 * (os.cpu_count() or 1))
-    """Executions at one time; one that waits for its client's tools does not count."""
+    """Executions at one time; those that wait for their client's tools do not count."""
     max_queue: int = 256
     max_sessions: int = 1024
     max_live: int = 128

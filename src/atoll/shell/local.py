@@ -95,7 +95,7 @@ class LocalSandbox(FolderFiles):
         """Run a command with bash in the folder; `timeout` in milliseconds.
 
         A command that takes longer is killed, with all processes that it started: exit code 124.
-        One that cannot be started returns the reason as output, with exit code 1.
+        If it cannot be started, the output is the reason, and the exit code 1.
         """
         _check_command(command)
         if timeout is not None:

@@ -1,4 +1,4 @@
-"""Take a final answer: refuse one that comes too early or has the wrong shape, check its quotes."""
+"""Take a final answer: refuse early answers and wrong shapes, check the quotes."""
 
 from __future__ import annotations
 

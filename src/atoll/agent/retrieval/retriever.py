@@ -376,7 +376,7 @@ class Retriever:
         return open_store(self._folder, self._bounds.index_bytes, suspect=suspect)
 
     def _rebuild(self) -> None:
-        """Replace a damaged index by a new one, or by one that another process has rebuilt."""
+        """Replace a damaged index by a new one, or by another process's new one."""
         with contextlib.suppress(RetrievalError):
             self._store.close()
         self._store = self._open(suspect=True)

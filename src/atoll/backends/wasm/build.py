@@ -48,7 +48,7 @@ SECONDS = {"build": 15.0, "compile": 30.0, "inspect_component": 2.0}
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 _found: dict[Path, Built] = {}
 DEFAULT_BINARY = Path("bin/python.wasm")
-"""A component in the current folder that is used instead of the one that Atoll builds."""
+"""A component in the current folder, used instead of Atoll's own build."""
 COMPONENT, MODULE = b"\0asm\x0d\0\1\0", b"\0asm\1\0\0\0"
 """How a file begins that is a WebAssembly component, or a module."""
 WASM, IMAGE, FACTS = "python.wasm", "python.cwasm", "facts.json"

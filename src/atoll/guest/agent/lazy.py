@@ -69,7 +69,7 @@ class LazyQueue:
         return answer
 
     def settle(self, wanted: LazyAnswer) -> None:
-        """Ask for the one that is wanted, and for all that wait beside it."""
+        """Ask for the wanted answer, and for all that wait beside it."""
         waiting = [pending for pending in self._pending if pending is not wanted]
         batch = [wanted, *waiting[: MAX_AT_ONCE - 1]]
         answers = self._ask_all([pending.prompt for pending in batch])

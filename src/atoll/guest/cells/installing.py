@@ -88,7 +88,7 @@ def _install_into_session() -> None:
 
 
 def uses_network(text: str) -> bool:
-    """Return whether a command is one that needs a network."""
+    """Return whether a command needs a network."""
     return bool(_NETWORK.search(text))
 
 

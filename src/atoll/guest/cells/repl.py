@@ -399,7 +399,7 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 
 def _error_args(exc: BaseException) -> list[Any]:
-    """Return the arguments of an exception; one that cannot cross says so in its place."""
+    """Return the arguments of an exception; a note replaces those that cannot cross."""
     try:
         given = exc.args[:MAX_ERROR_ARGS]
     except Exception:  # a class of the guest's

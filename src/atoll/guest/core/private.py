@@ -50,7 +50,7 @@ def adopt(modules: Iterable[Any]) -> None:
 
 
 def _copy(module: ModuleType) -> ModuleType:
-    """Return the one copy of a module; a module of the runtime itself is not copied."""
+    """Return the copy of a module; a module of the runtime itself is not copied."""
     if is_runtime(module.__dict__.get("__package__")):
         return module
     key = id(module)

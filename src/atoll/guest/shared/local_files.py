@@ -121,7 +121,7 @@ class LocalFiles:
         os.replace(source, place)
 
     def mkdir(self, path: str) -> None:
-        """Make a folder and its parents; one that is there already is fine."""
+        """Make a folder and its parents; it may exist."""
         os.makedirs(self._at(path), exist_ok=True)
 
     def _own(self, path: str) -> str:

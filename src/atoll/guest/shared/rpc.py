@@ -56,7 +56,7 @@ def _refuse_object(value: Any) -> None:
 
 
 def _finite(text: str) -> float:
-    """Return the number; refuse one that no float can hold, which would become infinite."""
+    """Return the number; refuse a number beyond floats, which would become infinite."""
     number = float(text)
     if number - number != 0:
         raise ProtocolError("not JSON: a number over all limits")

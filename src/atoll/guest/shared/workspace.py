@@ -68,7 +68,7 @@ if TYPE_CHECKING:
             ...
 
         def mkdir(self, path: str) -> None:
-            """Make a folder and its parents; one that is there already is fine."""
+            """Make a folder and its parents; it may exist."""
             ...
 
 

@@ -23,7 +23,7 @@ NOT_HERE = "only files of the working folder are saved"
 
 
 def changed_environment(before: dict[str, str]) -> dict[str, str | None]:
-    """Return the variables that differ from `before`; None for one that is gone."""
+    """Return the variables that differ from `before`; None for deleted ones."""
     now = dict(os.environ)
     changed: dict[str, str | None] = {n: v for n, v in now.items() if before.get(n) != v}
     changed.update((name, None) for name in before if name not in now)

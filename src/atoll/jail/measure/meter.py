@@ -111,7 +111,7 @@ def _shared_mappings(pids: list[int]) -> tuple[int, set[int]]:
 def _maps(pid: int, most: int) -> bytes:
     """The list of a process's mappings; more than `most` bytes if there is more of it.
 
-    One that is hidden from us counts as too long.
+    A hidden process counts as too long.
     """
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:

@@ -102,7 +102,7 @@ class FilePart(PieceResponse):
 
 
 async def upload(call: ApiRequest) -> None:
-    """Write a file, in place of one that is there, and its parent folders."""
+    """Write or overwrite a file, and create its parent folders."""
     path, files = _path(call), _files(call)
     with Spool(call) as spool:
         await spool.fill(call.pieces("max_upload_bytes", slow=True))

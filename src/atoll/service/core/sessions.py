@@ -268,7 +268,7 @@ class Sessions:
         session.touch()
 
     async def end(self, session: HostedSession, reason: str = "deleted") -> None:
-        """End a session, and free everything it used; one that others have goes on there."""
+        """End a session and free its resources; if another service has it, it goes on there."""
         if session.over:
             return
         self._drop(session, reason)

@@ -63,7 +63,7 @@ class Policy(FrozenBody, kw_only=True, frozen=True):
 
 
 class ContextOf(Body, kw_only=True):
-    """The guest's variable `context`: a text, a value, or the id of one that was uploaded."""
+    """The guest's variable `context`: a text, a value, or the id of an uploaded context."""
 
     text: str | UnsetType = UNSET
     value: Any = UNSET

@@ -82,7 +82,7 @@ def _apply_scheme(scope: Scope) -> None:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Return an address, that of IPv4 for one that IPv6 maps; None for other texts."""
+    """Return an address, IPv4 if it is mapped to IPv6; None for other texts."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -53,7 +53,7 @@ class Route:
     detaches: bool = False
     """Whether it can be answered with 202 while its work goes on."""
     query: str = ""
-    """Names of parameters of the query; one that is required ends with `!`."""
+    """Names of parameters of the query; required ones end with `!`."""
     answer: Any = None
     """The shape of a JSON answer, where the handler's annotation does not say it."""
     page: bool = False

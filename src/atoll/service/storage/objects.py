@@ -111,7 +111,7 @@ class Objects:
             self._database.write(query, *(facts[name] for name in _COLUMNS))
 
     def describe(self, principal: Principal, kind: Kind, ident: str) -> StoredObject:
-        """Describe an object; 404 for one that the tenant does not have."""
+        """Describe an object; 404 if the tenant does not have it."""
         return _describe(self._row(principal, kind, ident))
 
     def list(self, principal: Principal, kind: Kind) -> list[StoredObject]:
@@ -134,7 +134,7 @@ class Objects:
         return path
 
     async def delete(self, principal: Principal, kind: Kind, ident: str) -> None:
-        """Forget an object; its bytes go with the last one that has them."""
+        """Forget an object; its bytes are deleted with their last object."""
         await self.learn(principal, kind, ident)
         digest = self._row(principal, kind, ident)["digest"]
         self._database.write("DELETE FROM objects WHERE id = ?", ident)

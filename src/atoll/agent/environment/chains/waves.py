@@ -159,7 +159,7 @@ class WavePlan:
 
 @dataclass(slots=True, kw_only=True)
 class _Step:
-    """A statement of the cell: the call of a tool, or one that only computes."""
+    """A statement of the cell: the call of a tool, or a computation."""
 
     statement: ast.stmt
     uses: set[str]

@@ -88,7 +88,7 @@ class _Reader:
         return value
 
     def _operator(self) -> str:
-        """Return the operator that follows: one that is written, or `*` between neighbours."""
+        """Return the next operator, or `*` between neighbours without one."""
         if self._kind == "name" or self._text == "(":
             return "*"
         return self._text if self._text in _LEVELS else ""

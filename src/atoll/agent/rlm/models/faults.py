@@ -137,7 +137,7 @@ def in_answer(answer: Mapping[str, Any]) -> Fault | None:
 
 
 def unreachable(what: str) -> Fault:
-    """No connection, or one that failed before an answer came."""
+    """No connection, or it failed before an answer came."""
     return Fault(kind=ModelUnavailableError, reason=what, retry=True, unreached=True)
 
 

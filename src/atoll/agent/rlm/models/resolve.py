@@ -74,7 +74,7 @@ def resolve(
     limits: Limits | None = None,
     price_table: Mapping[str, prices.Price] | None = None,
 ) -> Model:
-    """Return the model of that name; one that is a Model already is handed back.
+    """Return the model of that name; a Model is returned unchanged.
 
     Keys and addresses come from this process's environment. `limits` are instead of the two.
     """

@@ -1,4 +1,4 @@
-"""Models without a server: a function of the caller, and one that gives the replies it was told."""
+"""Models without a server: a function of the caller, and a script of replies."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ async def create(call: ApiRequest) -> Json[SandboxInfo]:
 
 
 async def connect(call: ApiRequest) -> SandboxInfo:
-    """Return a sandbox with its tokens; one that is paused runs again."""
+    """Return a sandbox with its tokens; a paused sandbox runs again."""
     hosted, given = call.session, await call.json(Timeout)
     async with hosted.session.in_turn():
         hosted.touch()

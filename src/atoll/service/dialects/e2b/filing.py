@@ -254,7 +254,7 @@ async def _watch(hosted: HostedSession, given: WatchMessage) -> FolderWatch:
 
 
 async def _watcher(call: ApiRequest) -> tuple[dict[str, FolderWatch], str]:
-    """Return the watchers of a sandbox, and the id of the one that a message names; 404."""
+    """Return the watchers of a sandbox, and the id of the watcher that a message names; 404."""
     given, hosted = await call.json(WatcherMessage), call.service.e2b.sandbox(call)
     watchers = call.service.e2b.facts(hosted).watchers
     if given.watcherId not in watchers:

@@ -15,7 +15,7 @@ _REACHED = (*SHOWN_FOLDERS, WORK_ALIAS)
 
 
 def absolute(path: str) -> str:
-    """Return the absolute path in the sandbox; 400 for one that no system takes."""
+    """Return the absolute path in the sandbox; 400 for an invalid path."""
     if len(path) > LONGEST_PATH:
         raise Problem(400, "invalid", f"a path has at most {LONGEST_PATH:,} characters")
     if path == "~" or path.startswith("~/"):
@@ -27,7 +27,7 @@ def absolute(path: str) -> str:
 
 
 def located(path: str) -> str:
-    """Return the absolute path in the sandbox; 400 for one that cannot be reached from outside."""
+    """Return the absolute path in the sandbox; 400 if it cannot be reached from outside."""
     whole = absolute(path)
     if "\0" in whole or not any(f"{whole}/".startswith(f"{root}/") for root in _REACHED):
         known = ", ".join((THEIR_HOME, *_REACHED))

@@ -48,7 +48,7 @@ class Socket:
     async def send(self, message: KernelMessage) -> bool:
         """Send a message; return False if the client is gone.
 
-        This waits for a client that reads slowly; one that does not answer pings is cut off.
+        This waits for a client that reads slowly; a client that answers no pings is cut off.
         """
         frame = write(message, self._protocol)
         try:

@@ -147,7 +147,7 @@ def bash_cell(code: str, arguments: list[str]) -> str:
 def programs(
     language: str, tools: list[dict[str, Any]], code: str, arguments: list[str]
 ) -> tuple[str, str]:
-    """Return the cell that makes the tools callable, and the one that runs the code."""
+    """Return the cell that makes the tools callable, and the cell that runs the code."""
     described = [_described(tool, language) for tool in tools]
     names = [name for name, *_ in described]
     if len(set(names)) < len(names):

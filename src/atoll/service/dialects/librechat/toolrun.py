@@ -108,7 +108,7 @@ class ToolRun(Execution):
                 self._clock.run()
 
     def answer_calls(self, results: list[ToolResult]) -> None:
-        """Take the client's results; 400 for one that was not asked for, or is too large."""
+        """Take the client's results; 400 if one was not asked for, 413 if one is too large."""
         waiting = {call.id for batch in self.batches if batch.shown for call in batch.calls}
         given = {result.call_id: result for result in results}
         if len(given) < len(results) or not waiting >= given.keys():

@@ -119,7 +119,7 @@ def read(body: bytes, shape: type[T]) -> T:
 
 
 def profile(request: Request) -> str:
-    """Return the profile that the client expects; 400 for one that does not exist."""
+    """Return the profile that the client expects; 400 if there is no such profile."""
     expected = request.headers.get("x-codeapi-expected-profile", "default")
     if expected not in PROFILES:
         raise Problem(

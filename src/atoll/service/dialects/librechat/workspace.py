@@ -53,7 +53,7 @@ class FileOut(Struct, kw_only=True):
 
     @classmethod
     def of(cls, file: StoredFile, name: str = "") -> FileOut:
-        """Return a file that is kept; `name` is the one that it had for the code."""
+        """Return a kept file; `name` is its name for the code."""
         name = name or file.name
         kind, _, rest = file.owner.partition(":")
         resource, _, version = rest.partition(":v:")

@@ -36,7 +36,7 @@ class Files(Struct, kw_only=True):
     fetch_files: list[str] = []
 
     def decoded(self) -> list[tuple[str, bytes]]:
-        """Return the files to write; 422 for too many, or for one that is not base64."""
+        """Return the files to write; 422 for too many files, or invalid base64."""
         if len(self.files) > MAX_FILES or len(self.fetch_files) > MAX_FILES:
             raise Problem(422, "invalid", f"at most {MAX_FILES:,} files and {MAX_FILES:,} to fetch")
         files = []
@@ -97,7 +97,7 @@ class Ran(Struct, kw_only=True):
 
     @classmethod
     def of_program(cls, result: SandboxResult) -> Ran:
-        """Return how Python ended; one that a signal ended has its negative number."""
+        """Return how Python ended; the negative number of a signal that ended it."""
         seconds, code = result.duration_ms / 1000, result.exit_code
         ran = cls(execution_time=seconds, stdout=result.stdout, stderr=result.stderr)
         if result.kind in (Outcome.TIMEOUT, Outcome.CPU):
