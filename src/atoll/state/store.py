@@ -179,6 +179,7 @@ class SqliteStateStore:
             return known
         self._path.parent.mkdir(parents=True, exist_ok=True)
         db = sqlite_file.open_file(self._path, busy_seconds=BUSY_SECONDS)
+        self._path.chmod(0o600)  # it may be a copy that was restored
         db.isolation_level = "DEFERRED"  # `with db` is a transaction
         self._open.add(db)
         self._local.db, self._local.owner = db, os.getpid()

@@ -124,6 +124,7 @@ def _half_pair() -> ConfigError:
 def _opened(path: Path) -> sqlite3.Connection:
     """Open the database, and make the tables that it lacks; ConfigError if another version did."""
     db = sqlite_file.open_file(path, busy_seconds=5)
+    path.chmod(0o600)  # it may be a copy that was restored
     db.row_factory = sqlite3.Row
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
