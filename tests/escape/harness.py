@@ -169,13 +169,16 @@ def _without_quotes(result: SandboxResult, code: str) -> SandboxResult:
     return dataclasses.replace(result, stderr="\n".join(lines))
 
 
-def run(attack: Attack, case: str) -> Verdict:
-    """Run an attack on a backend, with an image or without, and judge it."""
+def run(attack: Attack, case: str, way: type[Run] | None = None) -> Verdict:
+    """Run an attack on a backend, with an image or without, and judge it.
+
+    It runs as a cell, or in another `way`.
+    """
     with variants.opened_in_image(case):
-        return _run(attack, variants.backend_of(case))
+        return _run(attack, variants.backend_of(case), way or Run)
 
 
-def _run(attack: Attack, backend: str) -> Verdict:
+def _run(attack: Attack, backend: str, way: type[Run]) -> Verdict:
     reason = skip_reason(attack, backend)
     if reason:
         return Verdict(attack.id, skipped=reason)
@@ -185,7 +188,7 @@ def _run(attack: Attack, backend: str) -> Verdict:
     names = dict.fromkeys(CHECKS[name] for name in attack.host_check)
     checks = [check(attack, found, neighbour) for check in names]
     with ExitStack() as stack:
-        course = Run(attack, backend, stack)
+        course = way(attack, backend, stack)
         _attack(course)
         for check in checks:
             check.attack_ran()

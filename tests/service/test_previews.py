@@ -16,6 +16,7 @@ from own_service import OwnService
 import atoll
 from atoll.service import clock
 from atoll.service.access.keys import SCOPES, Quota
+from atoll.service.previews.limits import VisitorLimits
 
 SERVER = """
 import base64, hashlib, http.server, json, threading
@@ -432,6 +433,16 @@ def test_a_flood_of_visitors_is_stopped_by_the_limits_of_the_key(shown: OwnServi
         traffic = shown.call(lambda: shown.service.previews.limits.of(_principal(shown, made)))
         assert traffic.requests > 0
         assert traffic.bytes > 0
+        rows = made.api.get("/api/v1/usage").json()["items"]
+        (used,) = (row for row in rows if row["tenant"] == "flooded")
+        assert (used["preview_requests"], used["preview_bytes"]) == (
+            traffic.requests,
+            traffic.bytes,
+        )
+        again = shown.call(  # as a service that is started again
+            lambda: VisitorLimits(shown.service.database, None).of(_principal(shown, made))
+        )
+        assert (again.requests, again.bytes) == (traffic.requests, traffic.bytes)
     finally:
         made.end()
 

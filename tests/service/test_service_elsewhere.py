@@ -20,7 +20,9 @@ from own_service import OwnService
 from atoll.service.access.keys import Principal, Quota
 from atoll.service.cluster.replicas import Replicas
 from atoll.service.http.problems import Problem
+from atoll.service.previews.limits import VisitorLimits
 from atoll.service.settings import ServiceSettings
+from atoll.service.storage.database import Database
 
 pytest.importorskip("redis", reason="the extra `redis` is not installed")
 
@@ -114,6 +116,27 @@ async def test_what_redis_missed_while_it_was_away_is_right_again(redis: str) ->
         await two.check_cpu(who)
     await one.close()
     await two.close()
+
+
+async def test_traffic_of_previews_is_limited_over_all_services(redis: str, tmp_path: Path) -> None:
+    replicas = [_replica(redis, f"http://{name}") for name in ("one", "two")]
+    who = _who(preview_bytes_per_day=1000)
+    one, two = (
+        VisitorLimits(Database(tmp_path / str(n)), replica) for n, replica in enumerate(replicas)
+    )
+    one.count(who, 700)
+    two.count(who, 200)
+    for replica in replicas * 2:  # as every few seconds
+        await replica.announce([])
+    two.count(who, 50)
+    with pytest.raises(Problem, match="1,000 bytes of today"):
+        two.count(who, 50)
+    for replica in replicas * 2:
+        await replica.announce([])
+    with pytest.raises(Problem, match="1,000 bytes of today"), one.connection(who):
+        pass
+    for replica in replicas:
+        await replica.close()
 
 
 async def test_no_request_waits_for_a_redis_that_is_away() -> None:

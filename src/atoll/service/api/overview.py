@@ -164,6 +164,9 @@ class DayUse(Struct, kw_only=True):
     key: str
     executions: int
     cpu_seconds: float
+    preview_requests: int
+    preview_bytes: int
+    """Requests of visitors of its previews, and bytes in both directions."""
     tenant: str | None
     name: str | None
 
@@ -246,9 +249,14 @@ async def usage(call: ApiRequest) -> DayUses:
     """Return what keys used by day: the tenant's, or with the scope admin everybody's."""
     begin, end = call.query("from") or "0000-01-01", call.query("to") or "9999-12-31"
     call.service.quotas.save()
+    call.service.previews.limits.save()
     query = (
-        "SELECT usage.*, keys.tenant AS tenant, keys.name AS name FROM usage"
-        " LEFT JOIN keys ON keys.id = usage.key WHERE day BETWEEN ? AND ?"
+        "SELECT day, key, coalesce(executions, 0) AS executions,"
+        " coalesce(cpu_seconds, 0) AS cpu_seconds, coalesce(requests, 0) AS preview_requests,"
+        " coalesce(bytes, 0) AS preview_bytes, keys.tenant AS tenant, keys.name AS name"
+        " FROM (SELECT day, key FROM usage UNION SELECT day, key FROM preview_usage)"
+        " LEFT JOIN usage USING (day, key) LEFT JOIN preview_usage USING (day, key)"
+        " LEFT JOIN keys ON keys.id = key WHERE day BETWEEN ? AND ?"
         " AND (? OR keys.tenant = ?) ORDER BY day, key LIMIT 10000"
     )
     own = call.principal

@@ -73,8 +73,10 @@ class Replicas:
         self._own: Counter[str] = Counter()
         """What runs here, by the name of its counter. Redis gets these numbers, not changes of
         them, and again with each `announce`: whatever it missed is right again then."""
-        self._cpu: Counter[str] = Counter()
-        """CPU seconds that were not sent to Redis yet."""
+        self._unsent: Counter[str] = Counter()
+        """What keys spent today, CPU seconds and bytes, that was not sent to Redis yet."""
+        self._spent: dict[str, float] = {}
+        """What keys spent today in all services, as Redis said last."""
 
     async def request(self, principal: Principal) -> None:
         """Count a request against the key's rate in all services; 429 if it makes too many."""
@@ -118,15 +120,24 @@ class Replicas:
 
     async def used_cpu(self, key: str, seconds: float) -> None:
         """Count the CPU time of an execution towards the day of all services."""
-        self._cpu[_cpu_of_today(key)] += seconds  # type: ignore[assignment]  # a float counts too
-        await self._send_cpu()
+        self.spend("cpu", key, seconds)
+        await self._send()
+
+    def spend(self, what: str, key: str, amount: float) -> None:
+        """Count what a key spends towards the day of all services; it is sent soon."""
+        self._unsent[_of_today(what, key)] += amount  # type: ignore[assignment]  # or a float
+
+    def spent(self, what: str, key: str) -> float:
+        """Return what a key has spent today in all services, as far as it is known here."""
+        name = _of_today(what, key)
+        return self._spent.get(name, 0.0) + self._unsent[name]
 
     async def check_cpu(self, principal: Principal) -> None:
         """Raise 429 if the key has used the CPU time of its day in all services together."""
         most = principal.quota.cpu_seconds_per_day
         if most is None:
             return
-        used = await self._ask(self._redis.get(_cpu_of_today(principal.key)))
+        used = await self._ask(self._redis.get(_of_today("cpu", principal.key)))
         if used is not None and float(used) >= most:
             raise no_cpu_left(most)
 
@@ -143,7 +154,7 @@ class Replicas:
             return
         for name in [name for name in sent if not sent[name] and not self._own[name]]:
             del self._own[name]
-        await self._send_cpu()
+        await self._send()
 
     async def find(self, ident: str) -> str | None:
         """Return the address of the other service that has a session or execution."""
@@ -156,15 +167,25 @@ class Replicas:
         await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
         await self._redis.aclose()
 
-    async def _send_cpu(self) -> None:
-        """Tell Redis of the CPU time that it does not know of; keep what it does not take."""
-        sent, self._cpu = self._cpu, Counter()
+    async def _send(self) -> None:
+        """Tell Redis what was spent that it does not know of; keep what it does not take.
+
+        It answers with what all services have spent.
+        """
+        today = f"atoll:{_today()}:"
+        sent, self._unsent = self._unsent, Counter()
+        known = [name for name in self._spent if name.startswith(today) and name not in sent]
         pipe = self._redis.pipeline(transaction=False)
-        for name, seconds in sent.items():
-            pipe.incrbyfloat(name, seconds)
+        for name in (*sent, *known):
+            pipe.incrbyfloat(name, sent[name])
             pipe.expire(name, 2 * DAY_SECONDS)
-        if sent and await self._ask(pipe.execute()) is None:
-            self._cpu.update(sent)
+        if not (sent or known):
+            return
+        answers = await self._ask(pipe.execute())
+        if answers is None:
+            self._unsent.update(sent)
+        else:
+            self._spent = dict(zip((*sent, *known), map(float, answers[::2]), strict=True))
 
     async def _ask(self, work: Any, *, always: bool = False) -> Any:
         """Return Redis' answer; None, with a word in the log, if it has none.
@@ -187,5 +208,9 @@ class Replicas:
         return answer
 
 
-def _cpu_of_today(key: str) -> str:
-    return f"atoll:cpu:{int(clock.now() // DAY_SECONDS)}:{key}"
+def _today() -> int:
+    return int(clock.now() // DAY_SECONDS)
+
+
+def _of_today(what: str, key: str) -> str:
+    return f"atoll:{_today()}:{what}:{key}"

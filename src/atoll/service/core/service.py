@@ -188,6 +188,7 @@ class Service:
         await self._background.wait(5)
         with contextlib.suppress(Exception):
             self.quotas.save()
+            self.previews.limits.save()
         for peer in (self.replicas, self.forwarder):
             if peer is not None:
                 await peer.close()
@@ -321,6 +322,7 @@ class Service:
             self.runs.sweep,
             functools.partial(self.samples.take, self),
             self.quotas.save,
+            self.previews.limits.save,
             functools.partial(self.database.sweep, self.settings.idempotency_seconds),
         ]
         if self.fleet is not None:

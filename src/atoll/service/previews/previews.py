@@ -56,8 +56,8 @@ class Previews:
     """The previews of one service."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self.limits = service, VisitorLimits()
         database = service.database
+        self._service, self.limits = service, VisitorLimits(database, service.replicas)
         database.write(_TABLE)
         row = database.one("SELECT secret FROM preview_secret")
         if row is None:  # links stay valid when the service is started again
