@@ -12,7 +12,7 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.service.access.keys import Quota
-from atoll.service.dialects.sandboxfusion.languages import LANGUAGES
+from atoll.service.dialects.sandboxfusion.running import LANGUAGES
 
 
 def run(api: httpx2.Client, code: str, language: str = "python", **body: Any) -> dict[str, Any]:

@@ -12,8 +12,14 @@ from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
 from atoll.backends.remote import processes
 from atoll.backends.remote.connection import encode
-from atoll.backends.remote.exchange import Listener, listing_of, new_session, response_of, result_of
-from atoll.backends.remote.files import RemoteFiles
+from atoll.backends.remote.exchange import (
+    Listener,
+    RemoteFiles,
+    listing_of,
+    new_session,
+    response_of,
+    result_of,
+)
 from atoll.concurrency.background import Background
 from atoll.config import SandboxConfig
 from atoll.errors import (

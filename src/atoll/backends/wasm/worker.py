@@ -12,11 +12,10 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.backends.wasm import engine
-from atoll.backends.wasm.callbacks import Callbacks, single
+from atoll.backends.wasm.callbacks import Callbacks, HostGoneError, Lines, single
 from atoll.backends.wasm.counters import Counters, Ending, Reading
 from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.interrupts import Interrupts
-from atoll.backends.wasm.lines import HostGoneError, Lines
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
 from atoll.guest.shared import rpc
 from atoll.jail.supervisor.spec import WORK_ALIAS, WORK_FOLDER

@@ -14,7 +14,7 @@ from atoll.service.api.processes import MAX_ARGUMENTS
 from atoll.service.core.processes import Offsets
 from atoll.service.dialects.e2b import wire
 from atoll.service.dialects.e2b.dialect import GONE, ProcessConfig
-from atoll.service.dialects.e2b.paths import absolute
+from atoll.service.dialects.e2b.filing import absolute
 from atoll.service.http.problems import Problem
 
 if TYPE_CHECKING:

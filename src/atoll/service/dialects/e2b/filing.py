@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from atoll.files.types import FileError
 from atoll.guest.shared.workspace import code_of
+from atoll.jail.supervisor.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 from atoll.service.api.file_operations import STATUSES
 from atoll.service.api.files import FilePart
 from atoll.service.dialects.e2b import wire
-from atoll.service.dialects.e2b.paths import located
 from atoll.service.http.multipart import Form
 from atoll.service.http.problems import Problem
 from atoll.service.ids import new_id
@@ -29,6 +29,35 @@ if TYPE_CHECKING:
     from atoll.service.core.tenant_session import HostedSession
     from atoll.service.http.requests import ApiRequest
     from atoll.service.http.streams import Event
+
+
+HOME = WORK_FOLDER
+THEIR_HOME = "/home/user"
+"""E2B's home folder: another name of ours in requests, but not for code in the sandbox."""
+LONGEST_PATH = 4096
+_REACHED = (*SHOWN_FOLDERS, WORK_ALIAS)
+
+
+def absolute(path: str) -> str:
+    """Return the absolute path in the sandbox; 400 for an invalid path."""
+    if len(path) > LONGEST_PATH:
+        raise Problem(400, "invalid", f"a path has at most {LONGEST_PATH:,} characters")
+    if path == "~" or path.startswith("~/"):
+        path = HOME + path[1:]
+    whole = posixpath.normpath(posixpath.join(HOME, path))
+    if whole == THEIR_HOME or whole.startswith(f"{THEIR_HOME}/"):
+        whole = HOME + whole[len(THEIR_HOME) :]
+    return whole
+
+
+def located(path: str) -> str:
+    """Return the absolute path in the sandbox; 400 if it cannot be reached from outside."""
+    whole = absolute(path)
+    if "\0" in whole or not any(f"{whole}/".startswith(f"{root}/") for root in _REACHED):
+        known = ", ".join((THEIR_HOME, *_REACHED))
+        raise Problem(400, "invalid", f"{path!r:.200} is not in a folder of the sandbox: {known}")
+    return whole
+
 
 MAX_FILES = 1_000
 MAX_DEPTH = 64

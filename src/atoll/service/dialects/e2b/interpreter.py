@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from atoll.sandbox.base import check_code
 from atoll.service.core.work import CellRequest, RunResult, ShellRequest, ShellResult
-from atoll.service.dialects.e2b.paths import HOME, absolute
+from atoll.service.dialects.e2b.filing import HOME, absolute
 from atoll.service.dialects.jupyter.cell_messages import CellResult
 from atoll.service.http.problems import Problem, ProblemInfo, encode
 from atoll.service.http.requests import EventResponse
