@@ -104,6 +104,7 @@ TABLE: dict[str, Judge] = {
     "openenv": Judge(packages=("openenv>=0.10",), own="judge_openenv.py"),
     "langchain": Judge(packages=("langchain>=1.0",), own="judge_langchain.py"),
     "openai-agents": Judge(packages=("openai-agents>=0.3",), own="judge_openai_agents.py"),
+    "openai-sandbox": Judge(packages=("openai-agents>=0.24",), own="judge_openai_sandbox.py"),
     "pydantic-ai": Judge(packages=("pydantic-ai-slim>=1.0",), own="judge_pydantic_ai.py"),
     "crewai": Judge(packages=("crewai>=1.0",), own="judge_crewai.py"),
     "autogen": Judge(
@@ -161,6 +162,14 @@ if GYM_TESTS := os.environ.get("ATOLL_NEMO_GYM_TESTS"):
         ),
         options=("--noconftest", "-o", "asyncio_mode=auto"),
         python="3.12",
+    )
+if AGENTS_TESTS := os.environ.get("ATOLL_OPENAI_AGENTS_TESTS"):
+    TABLE["openai-sandbox-own"] = Judge(
+        packages=("openai-agents>=0.24",),
+        checkout=AGENTS_TESTS,
+        plugin="openai_sandbox_substituted",
+        theirs=("tests/sandbox/test_unix_local.py", "tests/sandbox/integration_tests"),
+        options=("-o", "addopts=", "-o", "asyncio_mode=auto"),
     )
 if OPENENV_TESTS := os.environ.get("ATOLL_OPENENV_TESTS"):
     TABLE["openenv-own"] = Judge(
