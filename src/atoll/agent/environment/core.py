@@ -26,6 +26,8 @@ from atoll.agent.environment.tools.builtin_tools import BuiltinTools, model_tool
 from atoll.agent.environment.tools.registry import CALLING
 from atoll.agent.environment.turns import Turn, is_cut, render
 from atoll.agent.memory.learner import Advice
+from atoll.agent.strategies.cache import ValueCache
+from atoll.agent.strategies.operators import Operators, operator_tools
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError, SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
@@ -109,10 +111,22 @@ class REPLEnvironment(EnvironmentHints):
         *queries, llm_call = model_tools(*handlers)
         tools.registry.add(queries)
         tools.registry.add([llm_call], hidden=llm is not None or worker is None)
+        self._add_operators()
         self._episodes: Episodes | None = None
         if config.memory is not None and config.record_exploration:
             tokens = partial(context_tokens, self.index)
             self._episodes = Episodes(config.memory, self.invocations, self._clean, tokens)
+
+    def _add_operators(self) -> None:
+        """Add map_query and its like, which ask what llm_query asks."""
+        ask = _awaited(self._redacted(self._config.on_llm_query))
+        if ask is None:
+            return
+        cache = ValueCache(self._config.query_cache)
+        self.operators = Operators(ask, cache, note=self._tools.cut.say_once)
+        listed, others = operator_tools(self.operators)
+        self._tools.registry.add([listed])
+        self._tools.registry.add(others, hidden=True)
 
     @property
     def box(self) -> BaseSandbox:

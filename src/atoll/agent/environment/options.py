@@ -57,6 +57,7 @@ class EnvironmentOptions(SandboxOptions, total=False):
     on_escalate: Callable[..., Any] | None
     semantic_references: bool
     memory: EpisodicMemory | PathLike[str] | str | None
+    query_cache: PathLike[str] | str | None
     output_cap: int
     spill_dir: PathLike[str] | str | None
     max_output_preview: int
@@ -121,6 +122,8 @@ class EnvironmentConfig(SandboxConfig):
     """Whether the research tree has references by meaning; they need the extra `semantic`."""
     memory: EpisodicMemory | None = None
     """Earlier runs, or the file of them: recall(query) looks through it, and a run learns by it."""
+    query_cache: Path | None = None
+    """A file that keeps what map_query and its like computed; unset: as long as the environment."""
     output_cap: int = field(default=8192, metadata=_NUMBER)
     """Characters of a turn's output above which the model sees a summary; a file has the rest."""
     spill_dir: Path | None = None
@@ -136,7 +139,7 @@ class EnvironmentConfig(SandboxConfig):
 
     def __post_init__(self, timeout_seconds: float | None, copied_timeout_ms: float | None) -> None:
         SandboxConfig.__post_init__(self, timeout_seconds, copied_timeout_ms)
-        for name in ("documents", "spill_dir"):
+        for name in ("documents", "spill_dir", "query_cache"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, expand_home(given).absolute())
         mode = self.tool_chain_mode or variable(CHAIN_MODE_VARIABLE).lower() or CHAIN_MODES[0]

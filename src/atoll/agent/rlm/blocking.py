@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.options import RLMConfig, RLMOptions
     from atoll.agent.rlm.types import Answer
+    from atoll.agent.strategies import operators
     from atoll.agent.strategies.planner import Plan
     from atoll.agent.trajectory.events import Event
 
@@ -61,6 +62,10 @@ class RLM(RLMHints):
     def plan(self, question: str, context: Any = None) -> Plan:
         """Return how a question would be worked on, and its price; no model is asked."""
         return self._portal.run(self._inner.plan(question, context))
+
+    def operators(self, on_progress: Callable[[int, int], None] | None = None) -> Operators:
+        """Return map_query, filter_query, reduce_query, extract with sub_model, on one budget."""
+        return Operators(self._portal, self._inner.operators(on_progress))
 
     def wait_for(self, answering: Awaitable[Answer]) -> Answer:
         """Return the answer of a run; an interrupted run is waited for, for a moment."""
@@ -113,3 +118,27 @@ class Session:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+class Operators:
+    """The typed operators of atoll.aio.RLM for blocking code."""
+
+    def __init__(self, portal: Portal, inner: operators.Operators) -> None:
+        self._portal, self._inner = portal, inner
+        self.price = inner.price
+
+    def map_query(self, items: list[Any], instruction: str, returns: Any = str) -> list[Any]:
+        """Return what a model says of each item, as `returns` says; None where it failed."""
+        return self._portal.run(self._inner.map_query(items, instruction, returns))
+
+    def filter_query(self, items: list[Any], condition: str) -> list[Any]:
+        """Return the items for which a model says that the condition holds."""
+        return self._portal.run(self._inner.filter_query(items, condition))
+
+    def reduce_query(self, items: list[Any], instruction: str, returns: Any = str) -> Any:
+        """Return all items as one; sum, max, min, mean and count are computed by code."""
+        return self._portal.run(self._inner.reduce_query(items, instruction, returns))
+
+    def extract(self, text: str, returns: Any, instruction: str = "Find the records.") -> list[Any]:
+        """Return the records in a text of any length; values that are not in it are dropped."""
+        return self._portal.run(self._inner.extract(text, returns, instruction))

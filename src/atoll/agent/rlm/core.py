@@ -12,9 +12,12 @@ from atoll.agent.rlm.context_sources import read_context
 from atoll.agent.rlm.model_calls import Concurrency, ModelCalls, usage_fields
 from atoll.agent.rlm.models.local import WINDOW
 from atoll.agent.rlm.models.resolve import LOCAL, resolve_both
+from atoll.agent.rlm.models.types import Message
 from atoll.agent.rlm.options import configured
 from atoll.agent.rlm.run import LiveEnvironment, Run
 from atoll.agent.rlm.types import Answer
+from atoll.agent.strategies.cache import ValueCache
+from atoll.agent.strategies.operators import Operators
 from atoll.agent.trajectory import events
 from atoll.agent.trajectory.reader import Trajectory, TrajectoryWriter
 from atoll.errors import SandboxClosedError
@@ -112,6 +115,24 @@ class RLM(RLMHints):
         """Return how a question would be worked on, and its price; no model is asked."""
         with TrajectoryWriter(None) as writer:
             return await Run(self._config).plan(question, context, self._calls(writer))
+
+    def operators(self, on_progress: Callable[[int, int], None] | None = None) -> Operators:
+        """Return map_query, filter_query, reduce_query and extract with sub_model, on one budget.
+
+        `on_progress` is called with the number of items done, and of all.
+        """
+        calls, most = self._calls(TrajectoryWriter(None, on_event=self._on_event)), self._config
+
+        async def ask(prompt: str) -> str:
+            messages = [Message("user", prompt)]
+            call = calls.writer.new_call()
+            return (await calls.ask(calls.models.sub, messages, call, most.max_tokens)).text
+
+        made = Operators(
+            ask, ValueCache(most.environment.query_cache), characters=most.query_characters // 2
+        )
+        made.on_progress = on_progress or made.on_progress
+        return made
 
     def _calls(self, writer: TrajectoryWriter, warn: OnWarning | None = None) -> ModelCalls:
         return ModelCalls(
