@@ -16,6 +16,7 @@ from evals.arms import ARMS, Setup
 from evals.asking import ask
 from evals.families import FAMILIES
 from evals.report import Row, table
+from evals.varied import VARIED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from evals.tasks import Task
 
 LOCAL = "local"
+TASKS = {**FAMILIES, **VARIED}
 REPORT_SEED = 2
 """Prompts were tuned on seed 1; what is reported is asked on another."""
 
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _setup(args) as setup:
         answers = Answers(args.out, setup.facts)
         rows = [
-            _answered(FAMILIES[family](args.seed * 1_000 + number, args.size), arm, setup, answers)
+            _answered(TASKS[family](args.seed * 1_000 + number, args.size), arm, setup, answers)
             for arm in args.arms  # one after the other: a server keeps what it has read of a prompt
             for number in range(args.n)
             for family in args.families
@@ -47,7 +49,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", default=LOCAL, help="as for atoll ask (default: local)")
     parser.add_argument("--base-url", help="the address of its server")
     parser.add_argument("--window", type=int, default=local.WINDOW, help="tokens that it takes")
-    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", choices=list(TASKS), default=list(FAMILIES))
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=["atoll", "bare"])
     parser.add_argument("--size", type=size, default=300_000, help="of a text, 30k to 100M")
     parser.add_argument("-n", type=int, default=1, help="tasks of each family")

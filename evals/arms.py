@@ -8,6 +8,7 @@ import json
 import sys
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ class Spent:
         self.calls += 1
 
 
-async def ask_atoll(task: Task, setup: Setup, spent: Spent) -> Said:
+async def ask_atoll(task: Task, setup: Setup, spent: Spent, strategy: str = "auto") -> Said:
     """Ask through `atoll.RLM`."""
     limits = atoll.Budget(calls=setup.calls, seconds=setup.seconds, iterations=setup.calls)
 
@@ -94,6 +95,7 @@ async def ask_atoll(task: Task, setup: Setup, spent: Spent) -> Said:
             max_tokens=setup.max_tokens,
             temperature=setup.temperature,
             budget=limits,
+            strategy=strategy,
             backend=setup.backend,
             on_event=count,
         ) as rlm:
@@ -176,6 +178,7 @@ async def _run(program: Path, folder: Path) -> str:
 
 ARMS: dict[str, Callable[[Task, Setup, Spent], Awaitable[Said]]] = {
     "atoll": ask_atoll,
+    "explore": partial(ask_atoll, strategy="explore"),
     "bare": ask_bare,
     "rlms": ask_peer,
 }

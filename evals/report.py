@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from evals.asking import Result
 
 COLUMNS = (
-    "family", "arm", "tasks", "right", "answered", "forced or refused", "unanswered",
+    "family", "arm", "tasks", "right", "95 %", "answered", "forced or refused", "unanswered",
     "tokens", "calls", "CPU seconds", "seconds",
 )  # fmt: skip
 """Tokens, calls and seconds are means over the tasks."""
@@ -42,10 +43,22 @@ def table(rows: Iterable[Row]) -> str:
 def _line(family: str, arm: str, rows: Sequence[Row]) -> str:
     ended = [one.result.ended for one in rows]
     cut = sum(one in ("forced", "refused") for one in ended)
-    cells: list[object] = [family, arm, len(rows), sum(one.right for one in rows)]
+    right = sum(one.right for one in rows)
+    low, high = wilson(right, len(rows))
+    cells: list[object] = [family, arm, len(rows), right, f"{low:.0%} to {high:.0%}"]
     cells += [ended.count("answered"), cut, _unanswered(rows)]
     means = ("tokens", "calls", "cpu_seconds", "seconds")
     return _cells([*cells, *(f"{_mean(rows, name):,.0f}" for name in means)])
+
+
+def wilson(right: int, tasks: int, z: float = 1.96) -> tuple[float, float]:
+    """Return the interval in which the share of right answers lies with 95 %, by Wilson's score."""
+    if not tasks:
+        return 0.0, 1.0
+    share, spread = right / tasks, z * z / tasks
+    middle = (share + spread / 2) / (1 + spread)
+    around = z / (1 + spread) * math.sqrt(share * (1 - share) / tasks + spread / tasks / 4)
+    return max(0.0, middle - around), min(1.0, middle + around)
 
 
 def _unanswered(rows: Sequence[Row]) -> str:

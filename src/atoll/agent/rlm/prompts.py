@@ -49,9 +49,8 @@ with a quote.
 split and ask, then combine by code:
 ```python
 parts = chunk_text(context, {part}, 200)
-notes = batch_llm_query(["List every late order, one per line, or NONE:\\n" + p for p in parts])
-late = {{line for note in notes for line in note.splitlines() if line != "NONE"}}
-print(len(late))
+late = map_query(parts, "List the numbers of late orders.", returns=[int])
+print(len({{order for orders in late if orders for order in orders}}))
 ```
 3. Comparing places: collect the facts of each into a dict, then compare the dict by code.
 

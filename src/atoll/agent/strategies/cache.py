@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
 from atoll.concurrency import forks
 from atoll.errors import ConfigError
+from atoll.state.sqlite_file import open_file, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-MAX_KEPT = 100_000
+MAX_KEPT, BUSY_SECONDS = 100_000, 5.0
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, value TEXT NOT NULL)"
 
 
@@ -48,18 +48,19 @@ class ValueCache:
                 del self._known[next(iter(self._known))]
             if self._path is not None and values:
                 rows = [(key, json.dumps(value)) for key, value in values.items()]
-                with self._opened() as db, db:
+                with self._opened() as db:
+                    db.execute("BEGIN IMMEDIATE")
                     db.executemany("INSERT OR REPLACE INTO answers VALUES (?, ?)", rows)
+                    db.execute("COMMIT")
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
         """Yield the file as a database; only this user can read it."""
         assert self._path is not None
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            os.close(os.open(self._path, flags, 0o600))
-            with contextlib.closing(sqlite3.connect(self._path, timeout=5.0)) as db:
+            with contextlib.closing(open_file(self._path, busy_seconds=BUSY_SECONDS)) as db:
                 db.execute(_TABLE)
                 yield db
         except (OSError, sqlite3.Error) as exc:
-            raise ConfigError(f"the cache of queries {self._path} cannot be used: {exc}") from None
+            why = reason(exc) if isinstance(exc, sqlite3.Error) else exc.strerror
+            raise ConfigError(f"the cache of queries {self._path} cannot be used: {why}") from None

@@ -287,10 +287,7 @@ USAGE = (
     "map_query(items, instruction, returns=int), filter_query(items, condition), "
     "reduce_query(items, instruction), extract(text, returns={'name': str, 'year': int})"
 )
-WHAT = (
-    "typed, checked answers of a language model for each of many texts, in batches, at once; None "
-    "where there is none. reduce_query computes sum, max, min, mean and count by code"
-)
+WHAT = "typed answers of a language model on many texts; None where there is none"
 
 
 def operator_tools(operators: Operators) -> tuple[Tool, list[Tool]]:
