@@ -120,7 +120,7 @@ def test_the_table_has_forced_and_unanswered_apart():
         for right, ended in ((True, "answered"), (False, "forced"), (False, "unanswered"))
     ]
     lines = table(rows).splitlines()
-    assert lines[2] == "| needle | atoll | 3 | 1 | 1 | 1 | 1 | 9 | 0 | 0 | 0 |"
+    assert lines[2] == "| needle | atoll | 3 | 1 | 6% to 79% | 1 | 1 | 1 | 9 | 0 | 0 | 0 |"
     assert lines[3].startswith("| all | atoll | 3 | 1 |")
 
 
@@ -266,7 +266,7 @@ def test_the_table_says_how_many_were_stopped():
         for stopped in (True, False)
     ]
     line = table(rows).splitlines()[2]
-    assert line == "| needle | rlms | 2 | 0 | 0 | 0 | 2 (1 stopped) | 0 | 0 | 0 | 0 |"
+    assert line == "| needle | rlms | 2 | 0 | 0% to 66% | 0 | 0 | 2 (1 stopped) | 0 | 0 | 0 | 0 |"
 
 
 def test_cpu_seconds_without_the_local_model_say_what_to_do(capsys):
