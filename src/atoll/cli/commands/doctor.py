@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from atoll import __version__
 from atoll.agent.trajectory.terminal_text import Colours
@@ -36,13 +37,13 @@ def command(args: Namespace) -> int:
         from atoll.cli.selfcheck import fix  # noqa: PLC0415 - seldom needed
 
         return fix.run()
-    config = settings.backend_config(args)
+    config = settings.backend_config(args, image=args.image)
     names = [config.backend] if args.backend else list(registry.names())
     backends = asyncio.run(examine(names, config))
     if not args.json:
         print(describe(backends, Colours.of(sys.stdout)))
         if sys.platform == "linux":
-            print(f"\n{_images()}")
+            print(f"\n{_images_line()}")
         print(f"\n{summary(backends, Colours.of(sys.stdout))}")
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
     usable = any(
@@ -54,16 +55,35 @@ def command(args: Namespace) -> int:
     return 0 if usable and all(result.held for result in results) else 1
 
 
-def _images() -> str:
+def _images_line() -> str:
     """Return what the store of images holds, in one line."""
-    from atoll.images import store  # noqa: PLC0415 - most have none
-
     try:
-        count, size = len(store.everything()), store.total_size()
+        held = _images()
     except ImageError as exc:
         return f"images      {exc.reason}. {exc.hint}"
-    what = "none" if not count else f"{count} in {size_text(size)}"
-    return f"images      {what}, at most {size_text(images_limit())}, below {store.root()}"
+    what = f"{held['count']} in {size_text(held['bytes'])}" if held["count"] else "none"
+    return f"images      {what}, at most {size_text(held['max_bytes'])}, below {held['folder']}"
+
+
+class HeldImages(TypedDict):
+    """What the store of images holds."""
+
+    folder: str
+    count: int
+    bytes: int
+    max_bytes: int
+
+
+def _images() -> HeldImages:
+    """Return what the store of images holds; ImageError if it cannot be read."""
+    from atoll.images import store  # noqa: PLC0415 - most have none
+
+    return HeldImages(
+        folder=str(store.root()),
+        count=len(store.everything()),
+        bytes=store.total_size(),
+        max_bytes=images_limit(),
+    )
 
 
 async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availability]:
@@ -105,6 +125,8 @@ def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> d
         "version": __version__,
         "backends": {name: _fields(name, backend) for name, backend in backends.items()},
     }
+    with contextlib.suppress(ImageError):
+        report["images"] = _images() if sys.platform == "linux" else None
     if results:
         report["attacks"] = [dataclasses.asdict(result) for result in results]
     return report

@@ -24,12 +24,15 @@ from atoll.errors import AtollError
 from atoll.policy import MIB, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.agent.trajectory.terminal_text import Colours
     from atoll.config import SandboxConfig
     from atoll.sandbox.base import BaseSandbox
     from atoll.types import SandboxResult
 
 PATIENCE_MS = 10_000
+END_LOOKS = 250
 _HEADER = re.compile(r"^### ([\w-]+) \| ([\w ]+) \| (.+?)(?: \| (\d+) ms)?\n", re.MULTILINE)
 _LATER = "### then, in another sandbox\n"
 MARK = "PWNED"
@@ -37,6 +40,11 @@ ENVIRONMENT_NAME = "ATOLL_SELFCHECK_SECRET"
 _DECOY = "import sys; print(flush=True); sys.stdin.read()"
 OUTPUT_LIMIT = 1_000_000
 SMALL = ExecutionPolicy(memory_bytes=256 * MIB, disk_bytes=64 * MIB, max_processes=32)
+PRIVATE = (
+    "etc/shadow",
+    *(f"{name}/*" for name in "root home var/log run var/run srv boot".split()),
+)
+"""Patterns of the paths that the attack `private-files` looks for."""
 _PROBE, _PROBE_ANSWER = "print(6 * 7)", "42\n"
 
 
@@ -47,7 +55,7 @@ async def run(
     config, level = await _prepare(config)
     report.heading(config.backend, level, len(attacks))
     results = []
-    async with Canaries() as canaries:
+    async with Canaries(await asyncio.to_thread(_image_files, config.image)) as canaries:
         for attack in attacks:
             report.begin(attack)
             results.append(await judge(config, attack, canaries))
@@ -62,6 +70,7 @@ async def judge(config: SandboxConfig, attack: Attack, canaries: Canaries) -> At
         note = await _inside(config, attack, canaries)
     except AtollError as exc:
         note = f"it broke the sandbox itself: {exc}"
+    await _processes_end(canaries)
     note = _outside(canaries) or note
     return AttackResult(
         name=attack.name, category=attack.category, claim=attack.claim, held=not note, note=note
@@ -81,6 +90,24 @@ async def _prepare(config: SandboxConfig) -> tuple[SandboxConfig, Isolation]:
         return settings, level
 
 
+def _image_files(image: str | None) -> list[str]:
+    """Return what an image has in PRIVATE folders: its own files are not the host's secrets."""
+    if image is None:
+        return []
+    from atoll.images import get_image  # noqa: PLC0415 - most sandboxes have no image
+
+    held = get_image(image)
+    try:
+        return [
+            f"/{path.relative_to(layer)}"
+            for layer in held.image.layers
+            for pattern in PRIVATE
+            for path in layer.glob(pattern)
+        ]
+    finally:
+        held.close()
+
+
 async def _inside(config: SandboxConfig, attack: Attack, canaries: Canaries) -> str:
     """What went wrong as the caller of the sandbox sees it; nothing if it held."""
     async with aio.create_sandbox(config) as box:
@@ -89,6 +116,14 @@ async def _inside(config: SandboxConfig, attack: Attack, canaries: Canaries) -> 
         async with aio.create_sandbox(config) as other:
             note = await _attempt(other, attack.then, attack, canaries)
     return note
+
+
+async def _processes_end(canaries: Canaries) -> None:
+    """Wait a moment for processes of the attack: a daemon ends a jail after it has answered."""
+    for _ in range(END_LOOKS):
+        if not canaries.processes():
+            break
+        await asyncio.sleep(0.02)
 
 
 def _outside(canaries: Canaries) -> str:
@@ -206,7 +241,9 @@ def _columns() -> int:
 class Canaries:
     """Secrets in a file, an environment, a TCP port and a Unix socket; use it in `async with`."""
 
-    def __init__(self) -> None:
+    def __init__(self, image_files: Sequence[str] = ()) -> None:
+        """`image_files`: what the sandbox's image has itself where attacks look for secrets."""
+        self._image_files = list(image_files)
         self.secret = f"{MARK}-{secrets.token_hex(8)}"
         self.label = f"atoll-selfcheck-{secrets.token_hex(8)}"
         self._folder = tempfile.TemporaryDirectory(prefix="atoll-selfcheck-")
@@ -227,6 +264,7 @@ class Canaries:
             "ABSTRACT": "\0" + self.label,
             "LABEL": self.label,
             "OUTSIDE": str(self.outside),
+            "IMAGE_FILES": self._image_files,
         }
         lines = [f"{name} = {value!r}" for name, value in names.items()]
         return "\n".join([*lines, "def won(*what): print('PWN' + 'ED', *what, flush=True)"])
@@ -240,13 +278,16 @@ class Canaries:
 
     def end_processes(self) -> list[int]:
         """Kill host processes with the label in their command line, and return their pids."""
-        pids = [
-            int(folder.name) for folder in Path("/proc").glob("[0-9]*") if self._is_ours(folder)
-        ]
-        for pid in pids:
+        for pid in (pids := self.processes()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         return pids
+
+    def processes(self) -> list[int]:
+        """Return the host processes with the label in their command line."""
+        return [
+            int(folder.name) for folder in Path("/proc").glob("[0-9]*") if self._is_ours(folder)
+        ]
 
     def _is_ours(self, folder: Path) -> bool:
         try:
