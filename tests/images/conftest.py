@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
 import time
 
 import pytest
-from made_images import Layout
+from made_images import Layout, file
+from odd_registry import OddRegistry
 
 from atoll.jail.walls.remove import remove_tree
 
@@ -89,3 +91,9 @@ def private_registry(tmp_path_factory):
     access = f"}}\nauth: {{htpasswd: {{realm: here, path: {folder}/users}}}}"
     with serve_registry(folder, access) as host:
         yield host
+
+
+@pytest.fixture
+def odd(cache, layout):
+    layout.image([file("a", os.urandom(20_000))])
+    return OddRegistry(layout)

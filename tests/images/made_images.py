@@ -66,7 +66,7 @@ class Layout:
         *layers: Sequence[Entry] | bytes,
         config: dict[str, Any] | None = None,
         pack: Any = None,
-        **manifest: Any,
+        manifest: dict[str, Any] | None = None,
     ) -> str:
         """Write an image of layers, each of entries or a tar; return its reference."""
         tars = [layer if isinstance(layer, bytes) else tar_of(layer) for layer in layers]
@@ -87,7 +87,7 @@ class Layout:
             "mediaType": f"{oci}.manifest.v1+json",
             "config": self.blob(json.dumps(facts).encode(), f"{oci}.config.v1+json"),
             "layers": [self.blob(data, kind) for data in packed],
-            **manifest,
+            **(manifest or {}),
         }
         entry = self.blob(json.dumps(whole).encode(), f"{oci}.manifest.v1+json")
         self.index([entry])

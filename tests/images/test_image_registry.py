@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import threading
 
 import pytest
 from made_images import file, tar_of
+from odd_registry import served
 
 from atoll.errors import ConfigError, ImageError
 from atoll.images import ConfigChanges, add_layer, find_image, get_image, store
@@ -132,83 +130,6 @@ def test_archives_of_skopeo_are_read(layout, tmp_path):
         held = get_image(f"{kind}:{path}")
         assert (held.image.layers[0] / "a").read_bytes() == b"hi"
         assert len(held.image.layers) == 2
-
-
-class OddRegistry:
-    """A registry of one image by hand, with a token server, redirects, and broken connections."""
-
-    def __init__(self, layout) -> None:
-        self.files = {
-            path.name: path.read_bytes() for path in layout.path.rglob("*") if path.is_file()
-        }
-        index = json.loads(self.files["index.json"])
-        self.manifest = index["manifests"][0]["digest"].removeprefix("sha256:")
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-        self.redirect_to = ""
-        self.token = "T"
-        self.cut = 0
-        self.spoil = False
-
-
-@contextlib.contextmanager
-def served(odd):  # noqa: C901 - a server in one piece
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_args):
-            pass
-
-        def answer(self, status, body=b"", **headers):
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name.replace("_", "-"), value)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self):
-            odd.asked.append((self.headers["Host"], self.path, dict(self.headers)))
-            host = self.headers["Host"]
-            if self.path.startswith("/token"):
-                return self.answer(200, json.dumps({"token": odd.token}).encode())
-            wanted = self.headers.get("Authorization") == f"Bearer {odd.token}"
-            if odd.token and not wanted and not self.path.startswith("/cdn/"):
-                challenge = f'Bearer realm="http://{host}/token",service="s",scope="x"'
-                return self.answer(401, WWW_Authenticate=challenge)
-            name = self.path.rpartition("/")[2].removeprefix("sha256:")
-            if "/blobs/" in self.path and odd.redirect_to:
-                return self.answer(307, Location=f"{odd.redirect_to}/cdn/{name}")
-            body = odd.files.get(odd.manifest if name == "1" else name)
-            if body is None:
-                return self.answer(404)
-            return self.send_blob(body)
-
-        def send_blob(self, body):
-            start = int((self.headers.get("Range") or "bytes=0-")[6:-1])
-            if odd.spoil and len(body) > 3000:
-                body = body[:-1] + b"!"
-            if odd.cut and start == 0 and len(body) > 3000:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body[: odd.cut])
-                return self.close_connection
-            place = f"bytes {start}-{len(body) - 1}/{len(body)}"
-            return self.answer(206 if start else 200, body[start:], Content_Range=place)
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@pytest.fixture
-def odd(cache, layout):
-    layout.image([file("a", os.urandom(20_000))])
-    return OddRegistry(layout)
 
 
 def test_a_token_is_asked_for_and_stays_at_home(odd, monkeypatch, tmp_path):

@@ -6,14 +6,19 @@ each to a name of our own choice; sizes and counts are limited; no link is made 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import lzma
 import re
 import tarfile
+import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.config import images_limit
 from atoll.errors import ImageError
+from atoll.images.layout import open_file
 from atoll.images.manifest import (
     CONFIG,
     INDEX,
@@ -25,15 +30,26 @@ from atoll.images.manifest import (
     Descriptor,
     encode,
 )
+from atoll.images.unpacker.layer import Member
+from atoll.images.unpacker.merged import HostileLayerError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
     from typing import Any
 
 CHUNK = 1 << 20
 MOST_MEMBERS = 10_000
 _BLOB = re.compile(r"blobs/sha256/([0-9a-f]{64})\Z")
 _LINKS = 8
+_BROKEN = (
+    OSError,
+    ValueError,
+    EOFError,
+    RecursionError,
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+)
 
 
 def unpack_oci(archive: str, folder: Path, image: str) -> None:
@@ -160,10 +176,19 @@ def _members(tar: tarfile.TarFile, image: str) -> list[tarfile.TarInfo]:
     return members
 
 
-def _opened(archive: str, image: str) -> tarfile.TarFile:
+@contextlib.contextmanager
+def _opened(archive: str, image: str) -> Iterator[tarfile.TarFile]:
+    """Open an archive, which may be compressed; ImageError for whatever is wrong with its tar."""
     try:
-        return tarfile.open(archive)
-    except FileNotFoundError:
-        raise ImageError(image, f"{archive} does not exist") from None
-    except (OSError, tarfile.TarError, EOFError) as exc:
-        raise ImageError(image, f"{archive} is not a tar: {exc}") from None
+        with (
+            open_file(Path(archive), image) as file,
+            tarfile.open(fileobj=file, tarinfo=Member) as tar,
+        ):
+            yield tar
+    except HostileLayerError as exc:
+        raise ImageError(image, str(exc)) from None
+    except _BROKEN as exc:
+        if getattr(exc, "errno", None):  # of the disk, not of the tar
+            raise
+        reason = f"{archive} is not a whole tar: {str(exc).partition(chr(10))[0]}"
+        raise ImageError(image, reason) from None

@@ -7,12 +7,16 @@ in ATOLL_INSECURE_REGISTRIES.
 
 from __future__ import annotations
 
+import functools
 import http.client
 import ipaddress
 import json
 import os
 import re
+import socket
 import ssl
+import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,9 +28,12 @@ from atoll.errors import ImageError
 from atoll.images import credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 TIMEOUT_SECONDS = 60
+LEAST_BYTES = 16 << 10
+"""What has to come of an answer within each TIMEOUT_SECONDS, or it is given up."""
+CHUNK = 1 << 20
 MOST_REDIRECTS = 5
 MOST_ANSWER = 1 << 20
 INSECURE = "ATOLL_INSECURE_REGISTRIES"
@@ -145,7 +152,7 @@ class Client:
             request.add_unredirected_header("Authorization", known.basic)
         try:
             with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                facts = json.loads(answer.read(MOST_ANSWER))
+                facts = json.loads(read_answer(answer, MOST_ANSWER))
         except urllib.error.HTTPError as exc:
             with exc:
                 raise HTTPFailedError(exc.code, _message(exc)) from None
@@ -168,6 +175,29 @@ class Client:
         log_in = f"Type: docker login {self.host} (or podman, or skopeo), then try again."
         hint = log_in if exc.status in _REFUSED else hints.get(exc.status, "")
         return ImageError(self._image, f"{self.host} answers {exc}", hint)
+
+
+def read_pieces(answer: Any) -> Iterator[bytes]:
+    """Yield what an answer has, as it comes; TimeoutError if it comes too slowly."""
+    begun, size = time.monotonic(), 0
+    while piece := answer.read1(CHUNK):
+        yield piece
+        size += len(piece)
+        if time.monotonic() - begun > TIMEOUT_SECONDS:
+            if size < LEAST_BYTES:
+                raise TimeoutError(f"only {size:,} bytes came in {TIMEOUT_SECONDS} s")
+            begun, size = time.monotonic(), 0
+
+
+def read_answer(answer: Any, most: int) -> bytes:
+    """Return a small answer; of a larger one, `most` bytes or a little more."""
+    pieces, size = [], 0
+    for piece in read_pieces(answer):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            break
+    return b"".join(pieces)
 
 
 def is_plain_allowed(address: str) -> bool:
@@ -207,14 +237,45 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return new
 
 
+class _Connection(http.client.HTTPConnection):
+    """A connection whose answer must begin in time: its headers may not trickle in."""
+
+    def getresponse(self) -> http.client.HTTPResponse:
+        """Return the answer when its headers are there; end the connection if they take long."""
+        end = functools.partial(self.sock.shutdown, socket.SHUT_RDWR)
+        timer = threading.Timer(TIMEOUT_SECONDS, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return super().getresponse()
+        finally:
+            timer.cancel()
+
+
+class _SecureConnection(_Connection, http.client.HTTPSConnection):
+    """The same with TLS."""
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def http_open(self, req: Any) -> Any:
+        """Open a URL without TLS."""
+        return self.do_open(_Connection, req)
+
+
+class _Secure(urllib.request.HTTPSHandler):
+    def https_open(self, req: Any) -> Any:
+        """Open a URL with TLS."""
+        return self.do_open(_SecureConnection, req, context=self._context)  # type: ignore[attr-defined]
+
+
 def _make_opener(address: str, *, plain: bool) -> urllib.request.OpenerDirector:
     """Return an opener for http and https alone: no files, no ftp."""
     opener = urllib.request.OpenerDirector()
     proxies = {} if plain else urllib.request.getproxies()
     for handler in (
         urllib.request.ProxyHandler(proxies),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=_trusted(address)),
+        _Plain(),
+        _Secure(context=_trusted(address)),
         urllib.request.HTTPDefaultErrorHandler(),
         _Redirects(plain=plain),
         urllib.request.HTTPErrorProcessor(),
@@ -243,7 +304,7 @@ def _origin(url: str) -> tuple[str, str]:
 def _message(exc: urllib.error.HTTPError) -> str:
     """Return a registry's own words about an error, or HTTP's."""
     try:
-        errors = json.loads(exc.read(MOST_ANSWER))["errors"]
+        errors = json.loads(read_answer(exc, MOST_ANSWER))["errors"]
         words = str(errors[0].get("message") or errors[0]["code"])
     except (*FAILURES, ValueError, KeyError, IndexError, TypeError, AttributeError):
         words = str(exc.reason)

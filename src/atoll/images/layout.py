@@ -65,7 +65,7 @@ class Layout:
 
     def fetch(self, blob: Descriptor, target: Path, received: Callable[[int], None]) -> None:
         """Copy a blob to `target`, checked."""
-        with self._open(self._path(blob)) as source:
+        with open_file(self._path(blob), self._image) as source:
             draft = target.with_name(f"{target.name}.part")
             draft.unlink(missing_ok=True)
             copy_checked(source, blob, draft, self._image, received)
@@ -75,24 +75,26 @@ class Layout:
         return self._folder / "blobs" / "sha256" / blob.hex
 
     def _read(self, path: Path, most: int) -> bytes:
-        with self._open(path) as file:
+        with open_file(path, self._image) as file:
             data = file.read(most + 1)
         if len(data) > most:
             raise ImageError(self._image, f"{path.name} has more than {most:,} bytes")
         return data
 
-    def _open(self, path: Path) -> BufferedReader:
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            hint = "Is it an OCI layout?" if path.name == "index.json" else ""
-            raise ImageError(self._image, f"{path} does not exist", hint) from None
-        except OSError as exc:
-            raise ImageError(self._image, f"{path}: {exc.strerror}") from None
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise ImageError(self._image, f"{path} is not a file")
-        return open(fd, "rb")
+
+def open_file(path: Path, image: str) -> BufferedReader:
+    """Open a regular file of an image; ImageError for a pipe or a device, which may never end."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        hint = "Is it an OCI layout?" if path.name == "index.json" else ""
+        raise ImageError(image, f"{path} does not exist", hint) from None
+    except OSError as exc:
+        raise ImageError(image, f"{path}: {exc.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ImageError(image, f"{path} is not a file")
+    return open(fd, "rb")
 
 
 def copy_checked(

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from atoll.errors import ImageError
-from atoll.images.http import FAILURES, Client, HTTPFailedError
+from atoll.images.http import CHUNK, FAILURES, Client, HTTPFailedError, read_answer, read_pieces
 from atoll.images.layout import check_blob
 from atoll.images.manifest import (
     INDEXES,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     )
     from atoll.images.reference import RegistryReference
 
-CHUNK = 1 << 20
 ATTEMPTS = 4
 PAUSE_SECONDS = 0.5
 MIRRORS = "ATOLL_REGISTRY_MIRRORS"
@@ -75,7 +74,7 @@ class Registry:
         path = f"/v2/{self._asked.name}/manifests/{wanted}"
         with self._client.request("GET", path, {"Accept": _ACCEPT}) as answer:
             try:
-                data = answer.read(MOST_MANIFEST + 1)
+                data = read_answer(answer, MOST_MANIFEST)
             except FAILURES as exc:
                 raise ImageError(self._image, f"{self._client.host}: {exc}") from None
         if wanted.startswith("sha256:") and digest_of(data) != wanted:
@@ -116,11 +115,13 @@ class Registry:
                         file.truncate(0)
                         digest, size = hashlib.sha256(), 0
                     received(size)
-                    while size <= blob.size and (piece := answer.read(CHUNK)):
+                    for piece in read_pieces(answer):
                         file.write(piece)
                         digest.update(piece)
                         size += len(piece)
                         received(len(piece))
+                        if size > blob.size:
+                            break
         if size < blob.size:
             raise ConnectionError(f"{size:,} of {blob.size:,} bytes came")
         try:
