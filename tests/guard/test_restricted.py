@@ -19,7 +19,7 @@ import atoll
 from atoll import Capability, ExecutionPolicy, Isolation
 from atoll.backends import registry
 from atoll.jail.measure import probe
-from atoll.jail.supervisor import client
+from atoll.jail.supervisor import client, supervisor_process
 from atoll.launch import guest_handle
 
 
@@ -217,8 +217,8 @@ def test_it_starts_where_the_kernel_can_confine_nothing(monkeypatch, request):
         "s.landlock_version = lambda: 0\n"
         "s.install_filter = no\n"
     )
-    monkeypatch.setattr(client, "_BOOT", weak + client._BOOT)
-    other = client.SupervisorClient()
+    monkeypatch.setattr(supervisor_process, "_BOOT", weak + supervisor_process._BOOT)
+    other = supervisor_process.SupervisorClient()
     request.addfinalizer(other.stop)
     monkeypatch.setattr(guest_handle, "supervisor", other)
     monkeypatch.setattr(client, "supervisor", other)

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.jail.supervisor.spec import SHOWN_FOLDERS
+from atoll.jail.supervisor.spec import SHOWN_FOLDERS, SYSTEM_PATHS
 from atoll.jail.walls import bpf, notices, seccomp
-from atoll.jail.walls.root import SYSTEM_PATHS
-from atoll.programs.rules import PROTECTED, Access
+from atoll.programs.rules import PROTECTED, SYSTEM, Access
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 MOST_REFUSED, MOST_SEEN = 200, 20_000
 """Paths that are reported, and those that are remembered so as not to be judged again."""
-SYSTEM = "programs of the machine or the image are read-only"
 _LONGEST, _PAGE = 4096, 4096
 _HERE, _INT = 0xFFFFFF9C, 0xFFFFFFFF
 """AT_FDCWD, and all bits of an int."""

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS, Watch
-from atoll.jail.walls.root import SYSTEM_PATHS
-from atoll.network import NetworkPolicy
+from atoll.jail.supervisor.spec import GUEST_HOME, SHOWN_FOLDERS, SYSTEM_PATHS, Watch
 from atoll.programs import protected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from atoll.egress.masks import Mask
+    from atoll.network import NetworkPolicy
 
+PROJECT_FILE = ".atoll.toml"
+SYSTEM = "programs of the machine or the image are read-only"
 PROTECTED = "other programs run it or obey it"
 """Why files stay read-only that no rule of the user names."""
 MOST_LINKS = 40
@@ -133,6 +134,8 @@ class ProgramRules:
         """What it may reach; None without an allowed host."""
         if not self.allow_hosts:
             return None
+        from atoll.network import NetworkPolicy  # noqa: PLC0415 - most programs have none
+
         return NetworkPolicy(
             self.allow_hosts,
             deny=self.deny_hosts,

@@ -9,38 +9,31 @@ caller ──spec, descriptors, a socket──▶ supervisor ──fork──▶
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
 import resource
-import signal
 import tempfile
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from atoll.concurrency.portal import Portal
-from atoll.egress.gateway import Gateway
-from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
-from atoll.jail.supervisor import client, packets
-from atoll.jail.supervisor.spec import GUEST_HOME, Bind, ImageRoot, JailSpec, Limits, Watch
-from atoll.launch.interpreter import IMAGE_PATH
-from atoll.policy import Isolation
+from atoll.errors import BackendUnavailableError, SandboxStartError
+from atoll.jail.supervisor.spec import GUEST_HOME, Bind, ImageRoot, JailSpec, Limits
 from atoll.programs import protected, terminal
-from atoll.programs import rules as program_rules
+from atoll.programs.attend import Attendant
 from atoll.programs.find import NOT_EXECUTABLE, NOT_FOUND, NoProgramError, find_program
 from atoll.programs.layout import binds_for
-from atoll.programs.refusals import Watcher
+from atoll.programs.rules import ProgramRules
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from atoll.jail.supervisor.client import Lease
+    from atoll.egress.gateway import Gateway
     from atoll.network import NetworkUse
     from atoll.programs.refusals import RefusedFile
-    from atoll.programs.rules import ProgramRules
-    from atoll.types import EndReport
+
+# Most programs have neither a network nor an image: what these need is imported on first use.
+# ruff: noqa: PLC0415
 
 TIMED_OUT = 124
 RESERVED = 1 << 42
@@ -75,47 +68,39 @@ def run_program(
 
     Without rules it may write to the current folder, and has no network.
     """
-    chosen = program_rules.ProgramRules.for_folder() if rules is None else rules
-    return Portal.shared().run(run(argv, chosen, seconds=timeout_seconds))
-
-
-async def run(
-    argv: Sequence[str], rules: ProgramRules, *, seconds: float | None = None
-) -> ProgramEnd:
-    """Run a program; see run_program."""
-    before = _protected(rules)
-    gateway = Gateway(rules.network, masks=rules.masks) if rules.network else None
-    used = gateway.share(rules.network) if gateway else None
+    chosen = ProgramRules.for_folder() if rules is None else rules
+    before = _protected(chosen)
+    gateway = _gateway(chosen)
+    used = gateway.share(chosen.network) if gateway else None
     with contextlib.ExitStack() as stack:
-        spec = await _spec(argv, rules, stack)
+        spec = _spec(argv, chosen, stack)
         if gateway is not None:
-            spec = _with_gateway(spec, rules, gateway, stack)
-        attendant = _Attendant(spec, rules, gateway)
+            spec = _with_gateway(spec, chosen, gateway, stack)
+        attendant = Attendant(spec, chosen, gateway)
         try:
-            end, timed_out = await attendant.run(seconds)
+            end = attendant.run(timeout_seconds)
         except SandboxStartError as exc:
-            await _explain_start(exc)
+            _explain_start(exc)
             raise
     return ProgramEnd(
-        exit_code=TIMED_OUT if timed_out else _exit_code(end),
+        exit_code=TIMED_OUT if end.timed_out else end.code,
         signal=end.signal,
         out_of_memory=end.out_of_memory,
-        timed_out=timed_out,
+        timed_out=end.timed_out,
         network=used.take() if used else None,
-        created=tuple(sorted(_protected(rules) - before)),
+        created=tuple(sorted(_protected(chosen) - before)),
         refused_files=attendant.refused,
     )
 
 
-async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack) -> JailSpec:
+def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack) -> JailSpec:
     """Return the jail of a program; what it needs is released with the stack."""
     root, env = None, rules.environment(os.environ)
     if rules.image is not None:
-        from atoll.images import get_image  # noqa: PLC0415 - most programs have no image
+        from atoll.images import get_image
+        from atoll.launch.interpreter import IMAGE_PATH
 
-        held = stack.enter_context(
-            contextlib.closing(await asyncio.to_thread(get_image, rules.image))
-        )
+        held = stack.enter_context(contextlib.closing(get_image(rules.image)))
         root = ImageRoot(layers=tuple(map(str, held.image.layers)))
         own = (variable.partition("=") for variable in held.image.config.env)
         env = {**env, "PATH": IMAGE_PATH, **{name: value for name, _, value in own if name}}
@@ -134,6 +119,14 @@ async def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.Exit
         unix_sockets=rules.unix_sockets,
         watch=rules.watch,
     )
+
+
+def _gateway(rules: ProgramRules) -> Gateway | None:
+    if rules.network is None:
+        return None
+    from atoll.egress.gateway import Gateway
+
+    return Gateway(rules.network, masks=rules.masks)
 
 
 def _with_gateway(
@@ -159,7 +152,7 @@ def _protected(rules: ProgramRules) -> set[str]:
     return {str(path.relative_to(rules.folder)) for path in found}
 
 
-async def _explain_start(failure: SandboxStartError) -> None:
+def _explain_start(failure: SandboxStartError) -> None:
     """Raise an error that says more: about the program, or that no jail can be made here.
 
     Asked only after a failure: to examine the host takes as long as to run a program.
@@ -168,9 +161,11 @@ async def _explain_start(failure: SandboxStartError) -> None:
         missing = failure.reason == os.strerror(errno.ENOENT)
         name, code = failure.step.partition(" ")[2], NOT_FOUND if missing else NOT_EXECUTABLE
         raise NoProgramError(f"{name} cannot be started: {failure.reason}", code)
-    from atoll.jail.measure import probe  # noqa: PLC0415
+    from atoll.concurrency.portal import Portal
+    from atoll.jail.measure import probe
+    from atoll.policy import Isolation
 
-    report = await probe.host()
+    report = Portal.shared().run(probe.host())
     if report.level < Isolation.JAILED:
         reason = f"no jail can be made here: {report.failure}"
         raise BackendUnavailableError("exec", reason, "`atoll doctor` says more.")
@@ -186,88 +181,3 @@ def _limits(rules: ProgramRules) -> Limits:
         open_files=OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard),
         reserved=RESERVED,
     )
-
-
-class _Attendant:
-    """Runs a jail: connects its streams or terminal, its proxy and its notifications."""
-
-    def __init__(self, spec: JailSpec, rules: ProgramRules, gateway: Gateway | None) -> None:
-        self._spec, self._rules, self._gateway = spec, rules, gateway
-        self.refused: tuple[RefusedFile, ...] = ()
-
-    async def run(self, seconds: float | None) -> tuple[EndReport, bool]:
-        """Run the program; return how it ended, and whether at the time limit."""
-        ours, theirs = packets.pair()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(ours)
-            with theirs:
-                given = self._streams(stack)
-                lease = client.request(self._spec, [*given, theirs.fileno()])
-            try:
-                await lease.started
-                if self._gateway is not None:
-                    self._gateway.listen(await lease.listener())
-                await self._attend(ours, stack)
-                packets.send(ours, "go")
-                with _signals_passed_on(lease):
-                    return await _wait(lease, seconds)
-            finally:
-                await lease.close()
-                if self._gateway is not None:
-                    await self._gateway.close()
-
-    def _streams(self, stack: contextlib.ExitStack) -> list[int]:
-        if not self._spec.terminal:
-            return stack.enter_context(terminal.passed_streams())
-        null = os.open(os.devnull, os.O_RDWR)
-        stack.callback(os.close, null)
-        return [null] * 3
-
-    async def _attend(self, ours: socket.socket, stack: contextlib.ExitStack) -> None:
-        """Take over what pid 1 opened: the master of the terminal, the listener of calls."""
-        watched = self._spec.watch is not Watch.NOTHING
-        if not (watched or self._spec.terminal):
-            return
-        message = await asyncio.to_thread(packets.receive, ours)
-        if message is None:
-            raise ConfigError("the jail has no terminal: use a pipe, as in `atoll exec CMD | cat`")
-        if watched:
-            watcher = Watcher(self._rules, self._spec.argv, message.fds.pop())
-            stack.callback(self._close_watcher, watcher)
-        for master in message.fds:
-            stack.callback(os.close, master)
-            stack.enter_context(terminal.attached(master))
-
-    def _close_watcher(self, watcher: Watcher) -> None:
-        watcher.close()
-        self.refused = tuple(watcher.refused)
-
-
-async def _wait(lease: Lease, seconds: float | None) -> tuple[EndReport, bool]:
-    try:
-        async with asyncio.timeout(seconds):
-            return await asyncio.shield(lease.ended), False
-    except TimeoutError:
-        lease.kill()
-        return await asyncio.shield(lease.ended), True
-
-
-@contextlib.contextmanager
-def _signals_passed_on(lease: Lease) -> Iterator[None]:
-    """Interrupt the program at SIGINT and kill its jail at SIGTERM; this process goes on."""
-    loop = asyncio.get_running_loop()
-    handlers = {signal.SIGINT: lease.interrupt, signal.SIGTERM: lease.kill}
-    installed = []
-    for number, handler in handlers.items():
-        with contextlib.suppress(ValueError, RuntimeError):  # only the main thread may
-            loop.add_signal_handler(number, handler)
-            installed.append(number)
-    try:
-        yield
-    finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
-
-
-def _exit_code(end: EndReport) -> int:
-    return end.exit if end.exit is not None else 128 + (end.signal or signal.SIGKILL)

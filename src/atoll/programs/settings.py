@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from atoll.programs import srt
-from atoll.programs.rules import Access, PathRule
+from atoll.programs.rules import PROJECT_FILE, Access, PathRule
 from atoll.programs.table import Table
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from atoll.programs.rules import ProgramRules
 
-PROJECT_FILE = ".atoll.toml"
 _PATHS = {
     "read": Access.READ,
     "write": Access.WRITE,

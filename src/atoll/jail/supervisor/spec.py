@@ -19,6 +19,21 @@ PACKAGES = f"{GUEST_CODE}/packages"
 """Where a guest finds packages by name, if it has some."""
 SHOWN_FOLDERS = (WORK_FOLDER, "/tmp", GUEST_HOME)
 """Folders of a jail that the host reads and writes too."""
+SYSTEM_PATHS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/os-release",
+)
+"""What a jail sees of the host's system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

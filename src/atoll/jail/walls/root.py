@@ -16,7 +16,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from atoll.jail.supervisor.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
+from atoll.jail.supervisor.spec import (
+    GUEST_CODE,
+    GUEST_HOME,
+    SYSTEM_PATHS,
+    WORK_ALIAS,
+    WORK_FOLDER,
+    Bind,
+)
 from atoll.jail.walls import image_root, users
 from atoll.jail.walls import syscalls as sys
 from atoll.jail.walls.binds import (
@@ -42,20 +49,6 @@ if TYPE_CHECKING:
 
 IMAGE = "/.image"
 """In a zygote's root: an image's files without what is mounted there, for writable_root."""
-SYSTEM_PATHS = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/ld.so.cache",
-    "/etc/alternatives",
-    "/etc/fonts",
-    "/etc/localtime",
-    "/etc/mime.types",
-    "/etc/os-release",
-)
 JAVA_SETTINGS = "/etc/java-*-openjdk"
 """Settings that Debian's Java does not start without: a link below /usr leads there."""
 DEVICES = ("null", "zero", "full", "random", "urandom")

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.spec import GUEST_UID, WORK_FOLDER, check_pretence
+from atoll.jail.supervisor.spec import GUEST_UID, SYSTEM_PATHS, WORK_FOLDER, check_pretence
 from atoll.jail.walls import (
     cloned,
     container,
@@ -278,7 +278,7 @@ def confine_files(jail: Jail) -> None:
     """Restrict file access with Landlock alone: only the named paths can be opened."""
     readable = [bind.source for bind in jail.binds if not bind.writable]
     writable = [bind.source for bind in jail.binds if bind.writable]
-    readable += [*root.SYSTEM_PATHS, f"/proc/{os.getpid()}"]
+    readable += [*SYSTEM_PATHS, f"/proc/{os.getpid()}"]
     devices = [f"/dev/{name}" for name in root.DEVICES]
     if not landlock.restrict(readable, [*writable, jail.folder], devices, no_tcp=True):
         raise OSError(0, "this kernel has no Landlock")
