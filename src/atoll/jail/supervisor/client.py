@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atoll.jail.supervisor.process_lease import ProcessLease
     from atoll.jail.supervisor.spec import ProcessSpec, Spec
 
+__all__ = ["Lease", "request", "socket_pair", "supervisor"]
 MAX_EVENT = 1 << 16
 FULL_SECONDS = 0.005
 ANSWER_SECONDS = 20.0
