@@ -31,6 +31,14 @@ def exec_bwrap(_scale: Scale) -> Iterator[Arms]:
     yield from _beside(*BWRAP)
 
 
+@row(what=OURS, against="srt true", rounds=10)
+def exec_srt(_scale: Scale) -> Iterator[Arms]:
+    srt = shutil.which("srt")
+    if srt is None:
+        raise UnavailableError("not installed: npm install -g @anthropic-ai/sandbox-runtime")
+    yield from _beside(srt, "true")
+
+
 def _beside(*theirs: str) -> Iterator[Arms]:
     with tempfile.TemporaryDirectory() as folder:
         ours = (sys.executable, "-m", "atoll", "exec", "true")
