@@ -14,6 +14,7 @@ from atoll.cli.argument_types import size
 from evals.answers import Answers
 from evals.arms import ARMS, Setup
 from evals.asking import ask
+from evals.benchmarks import READERS, BenchmarkTask, load
 from evals.families import FAMILIES
 from evals.report import Row, table
 from evals.varied import VARIED
@@ -35,13 +36,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _setup(args) as setup:
         answers = Answers(args.out, setup.facts)
         rows = [
-            _answered(TASKS[family](args.seed * 1_000 + number, args.size), arm, setup, answers)
+            _answered(task, arm, setup, answers)
             for arm in args.arms  # one after the other: a server keeps what it has read of a prompt
-            for number in range(args.n)
-            for family in args.families
+            for task in _tasks(args)
         ]
     print(table(rows))
+    for arm in args.arms if args.benchmark else ():
+        scores = [row.score for row in rows if row.arm == arm]
+        print(f"{arm}: mean score {sum(scores) / len(scores):.1%}".replace("%", " %"))
     return 0
+
+
+def _tasks(args: argparse.Namespace) -> Iterator[Task | BenchmarkTask]:
+    """Yield the tasks of a benchmark, or generated ones."""
+    if args.benchmark:
+        yield from load(args.benchmark, args.data, args.n)
+        return
+    for number in range(args.n):
+        for family in args.families:
+            yield TASKS[family](args.seed * 1_000 + number, args.size)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -59,7 +72,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cpu-seconds", type=float, help="of the local model's server, for a task")
     parser.add_argument("--max-tokens", type=int, default=400, help="of one reply")
     parser.add_argument("--out", type=Path, help="JSON lines; answers in it are kept")
+    parser.add_argument("--benchmark", choices=list(READERS), help="a public one, from --data")
+    parser.add_argument("--data", type=Path, help="the folder with the benchmark's files")
     args = parser.parse_args(argv)
+    if bool(args.benchmark) != bool(args.data):
+        parser.error("--benchmark and --data belong together: name the folder with its files")
     if args.cpu_seconds is not None and args.model != LOCAL:
         parser.error(
             "--cpu-seconds counts the local model's server: leave out --model, or use --seconds"
@@ -88,13 +105,14 @@ def _setup(args: argparse.Namespace) -> Iterator[Setup]:
         yield Setup(model=name, base_url=served.url, server=served.pid, **common)
 
 
-def _answered(task: Task, arm: str, setup: Setup, answers: Answers) -> Row:
+def _answered(task: Task | BenchmarkTask, arm: str, setup: Setup, answers: Answers) -> Row:
     """Return what an arm answered; what is known from an earlier run is not asked again."""
     row = answers.known(task, arm)
     if row is None:
         result = ask(arm, task, setup)
         right = task.is_right(result.said)
-        row = Row(family=task.family, arm=arm, right=right, result=result)
+        score = task.score(result.said) if isinstance(task, BenchmarkTask) else float(right)
+        row = Row(family=task.family, arm=arm, right=right, result=result, score=score)
         answers.keep(task, row)
     why = f" ({row.result.reason})" if row.result.reason else ""
     verdict = "right" if row.right else "wrong"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from evals.tasks import Task
+    from evals.benchmarks import AnyTask
 
 
 class Answers:
@@ -27,19 +27,20 @@ class Answers:
             (one["task"], one["arm"]): one for one in told if one["settings"] == self._settings
         }
 
-    def known(self, task: Task, arm: str) -> Row | None:
+    def known(self, task: AnyTask, arm: str) -> Row | None:
         """Return what an arm answered to a task before; None if it was not asked."""
         told = self._known.get((task.name, arm))
         if told is None:
             return None
         fields = {one.name: told[one.name] for one in dataclasses.fields(Result)}
-        return Row(family=task.family, arm=arm, right=told["right"], result=Result(**fields))
+        right, score = told["right"], told.get("score", 0.0)
+        return Row(family=task.family, arm=arm, right=right, result=Result(**fields), score=score)
 
-    def keep(self, task: Task, row: Row) -> None:
+    def keep(self, task: AnyTask, row: Row) -> None:
         """Append a row to the file."""
         if self._path is None:
             return
-        told = {"task": task.name, "arm": row.arm, "right": row.right}
+        told = {"task": task.name, "arm": row.arm, "right": row.right, "score": row.score}
         told |= dataclasses.asdict(row.result)
         with self._path.open("a") as file:
             file.write(json.dumps({**told, "settings": self._settings}) + "\n")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from atoll.agent.rlm.models.resolve import AnyModel
     from atoll.agent.rlm.models.types import Completion, Model
-    from evals.tasks import Task
+    from evals.benchmarks import AnyTask
 
 SHARES = (0.75, 0.65, 0.5, 0.4)
 """Of a window that the bare model is given in text. Token counts are estimates, a third too low for
@@ -80,7 +80,7 @@ class Spent:
         self.calls += 1
 
 
-async def ask_atoll(task: Task, setup: Setup, spent: Spent, strategy: str = "auto") -> Said:
+async def ask_atoll(task: AnyTask, setup: Setup, spent: Spent, strategy: str = "auto") -> Said:
     """Ask through `atoll.RLM`."""
     limits = atoll.Budget(calls=setup.calls, seconds=setup.seconds, iterations=setup.calls)
 
@@ -103,7 +103,7 @@ async def ask_atoll(task: Task, setup: Setup, spent: Spent, strategy: str = "aut
     return Said(answer.text, answer.ended.value, answer.reason)
 
 
-async def ask_bare(task: Task, setup: Setup, spent: Spent) -> Said:
+async def ask_bare(task: AnyTask, setup: Setup, spent: Spent) -> Said:
     """Ask the model itself, with as much of the text, from its beginning, as its window takes."""
     model = resolve(setup.model, base_url=setup.base_url, timeout_seconds=setup.seconds)
     try:
@@ -114,7 +114,7 @@ async def ask_bare(task: Task, setup: Setup, spent: Spent) -> Said:
     return Said(said.text)
 
 
-async def _fitted(model: Model, task: Task, setup: Setup) -> Completion:
+async def _fitted(model: Model, task: AnyTask, setup: Setup) -> Completion:
     """Ask with the largest share of the window that the server takes."""
     for share in SHARES:
         text = fitting(task.whole, int((setup.window - setup.max_tokens) * share))
@@ -131,7 +131,7 @@ async def _fitted(model: Model, task: Task, setup: Setup) -> Completion:
     raise AssertionError("the last share returns or raises")
 
 
-async def ask_peer(task: Task, setup: Setup, spent: Spent) -> Said:
+async def ask_peer(task: AnyTask, setup: Setup, spent: Spent) -> Said:
     """Ask through `rlms`, in a process of its own: it runs the model's code without isolation."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -176,7 +176,7 @@ async def _run(program: Path, folder: Path) -> str:
     return errors.decode(errors="replace")
 
 
-ARMS: dict[str, Callable[[Task, Setup, Spent], Awaitable[Said]]] = {
+ARMS: dict[str, Callable[[AnyTask, Setup, Spent], Awaitable[Said]]] = {
     "atoll": ask_atoll,
     "explore": partial(ask_atoll, strategy="explore"),
     "bare": ask_bare,
@@ -192,7 +192,7 @@ def fitting(text: str, tokens: int) -> str:
     return text
 
 
-def _context(task: Task, folder: Path) -> str | Path:
+def _context(task: AnyTask, folder: Path) -> str | Path:
     """Return the text, or the folder that the source tree was written to."""
     if not task.files:
         return task.text

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from evals.arms import Setup
-    from evals.tasks import Task
+    from evals.benchmarks import AnyTask
 
 GRACE_SECONDS = 30.0
 """Arms end themselves at the limit of time; one that does not is cancelled after this."""
@@ -46,12 +46,12 @@ class Result:
     reason: str = ""
 
 
-def ask(arm: str, task: Task, setup: Setup) -> Result:
+def ask(arm: str, task: AnyTask, setup: Setup) -> Result:
     """Return an arm's answer; a task that is stopped or fails is not answered, and says why."""
     return asyncio.run(_ask(arm, task, setup))
 
 
-async def _ask(arm: str, task: Task, setup: Setup) -> Result:
+async def _ask(arm: str, task: AnyTask, setup: Setup) -> Result:
     begun, used, spent = time.monotonic(), cpu_time(setup.server), Spent()
     stopped = False
     try:

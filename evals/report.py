@@ -27,6 +27,8 @@ class Row:
     arm: str
     right: bool
     result: Result
+    score: float = 0.0
+    """Of a benchmark, from 0 to 1."""
 
 
 def table(rows: Iterable[Row]) -> str:
