@@ -59,8 +59,14 @@ def test_an_exception_exits_with_1_and_its_traceback(atoll):
 ENDS_LATER = """
 import atexit, sys, threading, time
 atexit.register(print, 'last')
-threading.Thread(target=lambda: (time.sleep(0.05), print('from a thread'))).start()
+begun = threading.Event()
+def late():
+    begun.wait()
+    time.sleep(0.05)
+    print('from a thread')
+threading.Thread(target=late).start()
 print('first')
+begun.set()
 sys.exit(3)
 """
 

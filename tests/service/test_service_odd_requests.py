@@ -277,7 +277,7 @@ def test_the_use_of_keys_that_do_nothing_is_forgotten(strict, client, key):
     use = quotas._uses[key.split("_")[1]]
     strict.call(quotas.save)
     assert use in quotas._uses.values()
-    use.filled -= 10_000
+    use.bucket.filled -= 10_000
     strict.call(quotas.save)
     assert use not in quotas._uses.values()
     assert client.get("/api/v1/sessions").status_code == 200
