@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,10 +39,14 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def podman(image: str) -> Iterator[list[str]]:
     """Return podman's command for the image, with a store of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="atoll-podman-"))
+    folder = Path(f"/tmp/atollpodman{os.getpid()}")  # podman makes a name of the image's path
+    folder.mkdir()
+    shutil.copytree(image.removeprefix("oci:"), folder / "oci")
     own = [*("podman", "--root", f"{folder}/root", "--runroot", f"{folder}/run")]
     own += ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
-    loaded = subprocess.run([*own, "pull", "-q", image], capture_output=True, text=True)
+    loaded = subprocess.run(
+        [*own, "pull", "-q", f"oci:{folder}/oci"], capture_output=True, text=True
+    )
     if loaded.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"podman cannot load an image here: {loaded.stderr[-200:]}")
@@ -79,3 +82,14 @@ def test_a_program_of_an_image_does_what_it_does_under_podman(
     if name in KNOWN_DIFFERENCES:
         seen = [(lines[:-1], code, errors) for lines, code, errors in seen]
     assert seen[0] == seen[1]
+
+
+def test_user_folder_and_home_differ_as_the_docs_say(
+    image: str, podman: list[str], tmp_path: Path
+) -> None:
+    words = ["/bin/sh", "-c", "id -u; pwd; echo $HOME"]
+    theirs = subprocess.run([*podman, *words], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "atoll", "exec", "--image", image, "--", *words]
+    ours = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert theirs.stdout.split() == ["0", "/", "/root"]
+    assert ours.stdout.split() == ["1000", str(tmp_path), "/home/guest"]
