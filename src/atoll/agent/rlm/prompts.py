@@ -241,7 +241,7 @@ SMALL = Profile(
     name="small",
     system=SHORT_SYSTEM,
     example=SHORT_EXAMPLE,
-    unlisted=frozenset({"llm_query", "rlm_query", "recall", "note", "doc_search", "SHOW_TOOLS"}),
+    unlisted=frozenset("llm_query map_query rlm_query recall note doc_search SHOW_TOOLS".split()),
     is_short=True,
     reminder="""
 Question again: {question}
