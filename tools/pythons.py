@@ -28,6 +28,7 @@ TESTS = (
     "tests/cli/test_cli_run.py", "tests/cli/test_cli_arguments.py",
     "tests/environment", "tests/escape", "--ignore=tests/unit/test_bench.py",
     "--ignore=tests/unit/test_certificates.py",
+    "--ignore=tests/unit/test_walks.py",
     f"--deselect={WITH_PYODIDE}",
 )  # fmt: skip
 """What depends on the interpreter; the rest of the suite runs on one."""

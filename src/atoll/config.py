@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import copy
+import functools
 import keyword
 import os
 import re
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from types import BuiltinFunctionType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
@@ -175,42 +176,33 @@ class SandboxConfig:
     def __post_init__(self, timeout_seconds: float | None, copied_timeout_ms: float | None) -> None:
         limit = _time_limit(self.timeout_ms, timeout_seconds, copied_timeout_ms)
         object.__setattr__(self, "timeout_ms", limit)
-        object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
-        object.__setattr__(self, "network", NetworkPolicy.of(self.network))
-        for name in options_with(POSITIVE, type(self)):
-            _check_given(name, getattr(self, name))
-        if self.guard is not None and self.guard not in GUARDS:
-            raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
-        if self.min_isolation is not None:
-            object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
-        if self.wasm_binary_path is not None:
-            path = expand_home(self.wasm_binary_path).absolute()
-            object.__setattr__(self, "wasm_binary_path", path)
-        object.__setattr__(self, "index_url", _index_url(self.index_url))
-        object.__setattr__(self, "argv", _arguments(self.argv))
-        object.__setattr__(self, "packages", requirements.normalise(self.packages))
-        if self.workspace is not None:
-            object.__setattr__(self, "workspace", _folder(self.workspace))
-        object.__setattr__(self, "image", _image(self.image, writable=self.writable_root))
+        for name in options_with(POSITIVE, type(self)):  # type: ignore[arg-type]  # a class has a hash
+            if (number := getattr(self, name)) is None:
+                text = "must be a number, not None: leave it out for the default"
+                raise ConfigError(f"{name} {text}")
+            check_positive(name, number)
+        for name, (default, check) in _CHECKS.items():
+            if (given := getattr(self, name)) != default:
+                object.__setattr__(self, name, check(given))
         for option in fields(self):
             if option.type == "bool" and not isinstance(given := getattr(self, option.name), bool):
                 raise ConfigError(f"{option.name} must be True or False, not {given!r:.60}")
+        _check_together(self)
         if self.backend in ("", "auto") and (self.url is not None or self.api_key is not None):
             object.__setattr__(self, "backend", "remote")
         elif not self.backend:
             object.__setattr__(self, "backend", backend_from_environment())
-        _check_durability(self.durability, self.auto_recover)
-        _check_callbacks(self)
-        _check_tools(self.tools)
 
-    def with_output(self, on_output: OutputCallback | None) -> Self:
-        """Return a copy whose output goes to another function; nothing is checked again."""
+    def with_values(self, **values: Any) -> Self:
+        """Return a copy with these values of ours, which are not checked: the rest was before."""
         copied = copy.copy(self)
-        object.__setattr__(copied, "on_output", on_output)
+        for name, value in values.items():
+            object.__setattr__(copied, name, value)
         return copied
 
 
-def options_with(trait: str, kind: type[SandboxConfig] | None = None) -> tuple[str, ...]:
+@functools.cache
+def options_with(trait: str, kind: type[Any] | None = None) -> tuple[str, ...]:
     """Return the names of the options that have a trait."""
     return tuple(
         option.name for option in fields(kind or SandboxConfig) if trait in option.metadata
@@ -241,27 +233,11 @@ def _time_limit(milliseconds: float, seconds: float | None, copied: float | None
     return seconds * 1000
 
 
-def _check_given(name: str, value: float | None) -> None:
-    if value is None:
-        raise ConfigError(f"{name} must be a number, not None: leave it out for the default")
-    check_positive(name, value)
-
-
-def _check_durability(durability: Any, auto_recover: Any) -> None:
-    if durability not in DURABILITIES:
-        known = ", ".join(DURABILITIES)
-        raise ConfigError(f"durability must be one of {known}, not {durability!r:.60}")
-    if auto_recover and durability == "none":
+def _check_together(config: SandboxConfig) -> None:
+    if config.writable_root and config.image is None:
+        raise ConfigError("writable_root is about an image's files: name one with image=")
+    if config.auto_recover and config.durability == "none":
         raise ConfigError("auto_recover needs a state to go on from: set durability='cell'")
-
-
-def _image(image: Any, *, writable: Any) -> str | None:
-    """Return the reference with an absolute path; another process may have another folder."""
-    if image is None:
-        if writable is True:
-            raise ConfigError("writable_root is about an image's files: name one with image=")
-        return None
-    return check_image(image)
 
 
 def check_image(image: Any) -> str:
@@ -272,13 +248,7 @@ def check_image(image: Any) -> str:
     return f"{kind}:{expand_home(path).absolute()}" if kind in LOCAL_IMAGES else image
 
 
-def _check_callbacks(config: SandboxConfig) -> None:
-    for name in ("on_output", "on_stdout", "on_stderr"):
-        if (given := getattr(config, name)) is not None and not callable(given):
-            raise ConfigError(f"{name} must be a function, not {given!r:.60}")
-
-
-def _check_tools(tools: Any) -> None:
+def _tools(tools: Any) -> Mapping[str, Handler]:
     if not isinstance(tools, Mapping):
         raise ConfigError(f"tools must map names to functions, not {tools!r:.60}")
     for name, function in tools.items():
@@ -291,10 +261,30 @@ def _check_tools(tools: Any) -> None:
             )
         if not callable(function):
             raise ConfigError(f"the tool {name} must be a function, not {function!r:.60}")
+    return cast("Mapping[str, Handler]", tools)
 
 
-def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
-    if given is None or (isinstance(given, str) and given):
+def _guard(given: Any) -> str:
+    if given not in GUARDS:
+        raise ConfigError(f"no guard {given!r}: there are {', '.join(GUARDS)}")
+    return str(given)
+
+
+def _durability(given: Any) -> str:
+    if given not in DURABILITIES:
+        known = ", ".join(DURABILITIES)
+        raise ConfigError(f"durability must be one of {known}, not {given!r:.60}")
+    return str(given)
+
+
+def _callback(name: str, given: Any) -> Callable[..., None]:
+    if not callable(given):
+        raise ConfigError(f"{name} must be a function, not {given!r:.60}")
+    return cast("Callable[..., None]", given)
+
+
+def _index_url(given: str | Sequence[str]) -> str | tuple[str, ...]:
+    if isinstance(given, str) and given:
         return given
     urls = tuple(given)
     if not urls or not all(isinstance(url, str) and url for url in urls):
@@ -302,9 +292,7 @@ def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | Non
     return urls
 
 
-def _arguments(argv: Sequence[str] | None) -> tuple[str, ...] | None:
-    if argv is None:
-        return None
+def _arguments(argv: Sequence[str]) -> tuple[str, ...]:
     if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
         raise ConfigError(f"argv must be a list of str, not {argv!r}")
     return tuple(argv)
@@ -334,6 +322,26 @@ def expand_home(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError:
         raise ConfigError(f"{path} is below the home folder, and HOME is not set: set it") from None
+
+
+_CHECKS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "policy": (..., ExecutionPolicy.of),
+    "network": (None, NetworkPolicy.of),
+    "guard": (None, _guard),
+    "min_isolation": (None, Isolation.parse),
+    "wasm_binary_path": (None, lambda path: expand_home(path).absolute()),
+    "index_url": (None, _index_url),
+    "argv": (None, _arguments),
+    "packages": ((), requirements.normalise),
+    "workspace": (None, _folder),
+    "image": (None, check_image),
+    "durability": (DURABILITIES[0], _durability),
+    "tools": ({}, _tools),
+    "on_output": (None, functools.partial(_callback, "on_output")),
+    "on_stdout": (None, functools.partial(_callback, "on_stdout")),
+    "on_stderr": (None, functools.partial(_callback, "on_stderr")),
+}
+"""Defaults of options, and what checks any other value and returns it as it is kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import os
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
@@ -127,13 +128,20 @@ async def open_sandbox(
     config: SandboxConfig, needed: frozenset[Capability] = frozenset()
 ) -> BaseSandbox:
     """Choose the backend, make the sandbox and start it; a failed start leaves nothing behind."""
-    _check_mounts(config)
+    for mount in config.policy.mounts:
+        if not os.path.lexists(mount.source):  # noqa: ASYNC240 - one system call
+            raise ConfigError(
+                f"cannot mount {str(mount.source)!r} at {mount.target}: there is no such file or "
+                f"folder on this machine"
+            )
     if config.durability != "none" and config.backend != "ray":
         raise ConfigError(
             f"durability={config.durability!r} needs a fleet: set backend='ray'. Elsewhere, save()"
         )
     sandbox_class = await registry.choose(config, needed)
-    _check_preload(config.preload, sandbox_class.backend)
+    served = sandbox_class.backend in SERVED
+    if config.preload is not None and not served and config.preload not in PRELOADS:
+        raise ConfigError(f"no tier {config.preload!r} to preload: there are {', '.join(PRELOADS)}")
     box = sandbox_class(config)
     try:
         await box.initialize(config.context)
@@ -143,31 +151,15 @@ async def open_sandbox(
     return box
 
 
-def _check_preload(preload: str | None, backend: str) -> None:
-    """Raise ConfigError for a tier that does not exist; a daemon or service knows its own."""
-    if preload is not None and backend not in SERVED and preload not in PRELOADS:
-        raise ConfigError(f"no tier {preload!r} to preload: there are {', '.join(PRELOADS)}")
-
-
-def _check_mounts(config: SandboxConfig) -> None:
-    """Raise ConfigError for a mount of a missing path."""
-    for mount in config.policy.mounts:
-        if not os.path.lexists(mount.source):
-            raise ConfigError(
-                f"cannot mount {str(mount.source)!r} at {mount.target}: there is no such file or "
-                f"folder on this machine"
-            )
-
-
 def merge(
     config: SandboxConfig | None,
     options: Mapping[str, Any],
     kind: type[ConfigT] = SandboxConfig,  # type: ignore[assignment]
 ) -> ConfigT:
     """Return `config` with the options; ConfigError for an unknown one names the closest."""
-    known = [field.name for field in dataclasses.fields(kind)]
-    _check_no_limits(options, known)
-    check_keys("option", options, [*known, "timeout_seconds"])
+    known = _names(kind)  # type: ignore[arg-type]  # a class has a hash
+    if not known.issuperset(options):
+        _refuse_unknown(options, known)
     if options.get("timeout_ms") is not None and options.get("timeout_seconds") is not None:
         raise ConfigError("timeout_ms and timeout_seconds are the same limit: give one of them")
     given = dict(options)
@@ -175,34 +167,33 @@ def merge(
         from atoll.sandbox.tools import by_name
 
         given["tools"] = by_name(given["tools"])
-    return dataclasses.replace(_as_kind(config, kind), **given)
-
-
-def _check_no_limits(options: Mapping[str, Any], known: list[str]) -> None:
-    """Raise ConfigError for a field of the policy that was given as an option."""
-    limits = [
-        field.name for field in dataclasses.fields(ExecutionPolicy) if field.name not in known
-    ]
-    for name in options:
-        if name in limits:
-            raise ConfigError(f"{name!r} is a part of the policy: write policy={{{name!r}: ...}}")
-        if name in known:
-            continue  # to look for names that are close takes a millisecond
-        close = difflib.get_close_matches(name, [*known, "timeout_seconds", *limits], 1)
-        if close and close[0] in limits:
-            raise ConfigError(f"unknown option {name!r}: write policy={{{close[0]!r}: ...}}")
-
-
-def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:
-    """Return a configuration of this kind; a sandbox's own gets defaults for the rest."""
     if config is None:
-        return kind()
-    if isinstance(config, kind):
-        return config
+        return kind(**given)
     if not isinstance(config, SandboxConfig):
         raise ConfigError(
             f"not an atoll.{kind.__name__}: {config!r:.60}. Write options by name, such as "
             f"backend='native' or context=..., or give an atoll.{kind.__name__}"
         )
-    fields = dataclasses.fields(SandboxConfig)
-    return kind(**{field.name: getattr(config, field.name) for field in fields})
+    if not isinstance(config, kind):  # a sandbox's own: the rest has its defaults
+        fields = dataclasses.fields(SandboxConfig)
+        config = kind(**{field.name: getattr(config, field.name) for field in fields})
+    return dataclasses.replace(config, **given) if given else config
+
+
+@functools.cache
+def _names(kind: type[Any]) -> frozenset[str]:
+    """Return the names of a configuration's options."""
+    return frozenset(field.name for field in dataclasses.fields(kind)) | {"timeout_seconds"}
+
+
+def _refuse_unknown(options: Mapping[str, Any], known: frozenset[str]) -> NoReturn:
+    """Raise ConfigError for the first unknown option; a limit is a field of the policy."""
+    limits = {field.name for field in dataclasses.fields(ExecutionPolicy)} - known
+    name = next(name for name in options if name not in known)
+    if name in limits:
+        raise ConfigError(f"{name!r} is a part of the policy: write policy={{{name!r}: ...}}")
+    close = difflib.get_close_matches(name, sorted(known | limits), 1)
+    if close and close[0] in limits:
+        raise ConfigError(f"unknown option {name!r}: write policy={{{close[0]!r}: ...}}")
+    check_keys("option", [name], known)
+    raise AssertionError(name)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,17 +60,15 @@ class SandboxLogger:
     def __init__(self, sink: Sink | None = to_stdlib) -> None:
         self._sink = sink
         """None: nothing is logged, and no event is made."""
-
-    @property
-    def listens(self) -> bool:
+        is_ours = sink is to_stdlib and type(self) is SandboxLogger
+        self.listens: Callable[[], bool] = (
+            partial(_LOGGER.isEnabledFor, logging.INFO) if is_ours else partial(bool, sink)
+        )
         """Whether ordinary executions are logged; with a caller's sink they always are."""
-        if self._sink is to_stdlib:
-            return _LOGGER.isEnabledFor(logging.INFO)
-        return self._sink is not None
 
     def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
         """An execution begins: where, and under which limits."""
-        if not self.listens:
+        if not self.listens():
             return  # then DEBUG is not heard either
         self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
         if self._sink is not to_stdlib or _LOGGER.isEnabledFor(logging.DEBUG):
@@ -77,7 +76,7 @@ class SandboxLogger:
 
     def log_execution_complete(self, result: SandboxResult) -> None:
         """An execution has ended: how, and what it took."""
-        if not self.listens:
+        if not self.listens():
             return
         self._emit(
             "execution_complete",
@@ -104,7 +103,7 @@ class SandboxLogger:
 
     def log_shell_complete(self, response: ExecuteResponse) -> None:
         """A shell command has ended, or was."""
-        if self.listens:
+        if self.listens():
             self._emit(
                 "shell_complete",
                 logging.INFO,

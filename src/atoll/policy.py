@@ -245,8 +245,10 @@ class ExecutionPolicy:
             except UnicodeEncodeError:
                 raise ConfigError(f"env[{name!r:.100}] is a text that has no bytes") from None
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
-        object.__setattr__(self, "mounts", _mounts(self.mounts))
-        object.__setattr__(self, "folders", _folders(self.folders))
+        if self.mounts != ():
+            object.__setattr__(self, "mounts", _mounts(self.mounts))
+        if self.folders != ():
+            object.__setattr__(self, "folders", _folders(self.folders))
 
     @classmethod
     def of(cls, given: ExecutionPolicy | Mapping[str, Any] | None) -> ExecutionPolicy:

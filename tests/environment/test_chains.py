@@ -11,7 +11,7 @@ import pytest
 import atoll
 from atoll.agent.environment.chains import waves
 from atoll.agent.environment.chains import waves as chain_calls
-from atoll.agent.environment.tools.builtin_tools import TABLE, tool_of
+from atoll.agent.environment.tools.builtin_tools import tools_of
 from atoll.agent.environment.tools.registry import Registry
 from atoll.agent.environment.tools.work_tools import WorkTools
 from atoll.agent.trajectory.events import CodeRan
@@ -364,7 +364,7 @@ def test_the_mode_is_read_from_the_environment(monkeypatch):
 def waves_of(code, *, mutations):
     registry = Registry()
     reads = [atoll.tool(lambda x: x, name=name, read_only=True) for name in ("read", "look")]
-    registry.add([*(tool_of(row, WorkTools(None)) for row in TABLE["work"]), *reads])
+    registry.add([*(tool for _, tool in tools_of("work", WorkTools(None))), *reads])
     found = waves.plan(ast.parse(code), registry.get, registry, mutations=mutations)
     return found.waves
 

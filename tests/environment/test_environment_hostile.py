@@ -13,10 +13,9 @@ import pytest
 
 import atoll
 from atoll.agent.environment import core
-from atoll.agent.environment.tools import archives, context_tools
-from atoll.agent.environment.tools.archives import Archives
-from atoll.agent.environment.tools.context_tools import CutLists, Documents
-from atoll.agent.environment.tools.search_tools import passage
+from atoll.agent.environment.tools import documents
+from atoll.agent.environment.tools.context_tools import CutLists
+from atoll.agent.environment.tools.documents import Archives, Documents, passage
 from atoll.agent.environment.turns import render
 from atoll.types import Outcome, SandboxResult
 
@@ -171,7 +170,7 @@ def test_archives_that_are_opened_again_and_again_are_one(env):
 def test_closing_ends_the_calls_that_wait_and_leaves_no_archive(monkeypatch):
     texts = Documents(None, dict)
     held, opened = Archives(texts, 10, CutLists()), []
-    monkeypatch.setattr(archives, "open_archive", lambda *_: opened.append(1))
+    monkeypatch.setattr(documents, "open_archive", lambda *_: opened.append(1))
     failures = []
 
     def call():
@@ -194,7 +193,7 @@ def test_closing_ends_the_calls_that_wait_and_leaves_no_archive(monkeypatch):
 
 
 def test_a_call_does_not_wait_for_ever_behind_others(monkeypatch):
-    monkeypatch.setattr(archives, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(documents, "WAIT_SECONDS", 0.01)
     held = Archives(Documents(None, dict), 10, CutLists())
     with held._lock, pytest.raises(ValueError, match="make one after the other"):
         held.archive_file("a")
@@ -220,7 +219,7 @@ def test_documents_that_stay_open_are_few_and_not_too_large(tmp_path, monkeypatc
     for number in range(6):
         (tmp_path / f"{number}").write_text("x" * 1000)
     (tmp_path / "large").write_text("x" * 9000)
-    monkeypatch.setattr(context_tools, "MAX_KEPT", 3500)
+    monkeypatch.setattr(documents, "MAX_KEPT", 3500)
     texts = Documents(tmp_path, dict)
     for number in range(6):
         assert texts.find(f"{number}").length == 1000

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 import atoll
-from atoll.agent.environment.tools.search_tools import passage
+from atoll.agent.environment.tools.documents import passage
 from atoll.agent.environment.turns import render
 from atoll.types import Outcome, SandboxResult
 

@@ -45,7 +45,6 @@ def test_the_example_comes_first_and_is_never_cut():
 
 
 def test_a_window_that_is_not_named_changes_nothing_and_one_too_small_is_refused():
-    assert fitting(None) == {}
     assert fitting(1_000_000)["max_tokens"] == 4_096
     with pytest.raises(atoll.ConfigError, match=f"{LEAST_WINDOW:,} tokens, not 2,047"):
         fitting(2_047)

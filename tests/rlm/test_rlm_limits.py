@@ -55,7 +55,7 @@ def asker(most=32, **limits):
 
 
 async def answers(one, model, count, max_tokens=4096):
-    calls = (one.ask(model, HELLO, str(n), max_tokens) for n in range(count))
+    calls = (one.ask(model, HELLO, max_tokens) for _ in range(count))
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -110,13 +110,13 @@ async def test_tokens_are_not_overspent_by_a_batch():
 
 async def test_a_call_that_was_cut_or_broken_may_have_cost_all_that_was_set_aside():
     one = asker(usd=1.0)
-    slow = asyncio.create_task(one.ask(script("x", delay=60, usd_per_call=0.4), HELLO, "c1"))
+    slow = asyncio.create_task(one.ask(script("x", delay=60, usd_per_call=0.4), HELLO))
     await asyncio.sleep(0.01)
     slow.cancel()
     await asyncio.wait({slow})
     assert one.account.spent("usd") == 0.4
     with pytest.raises(ModelReplyError):
-        await one.ask(script(ModelReplyError("half"), usd_per_call=0.3), HELLO, "c2")
+        await one.ask(script(ModelReplyError("half"), usd_per_call=0.3), HELLO)
     assert one.account.spent("usd") == 0.7
     assert one.account.held("usd") == 0
 
@@ -175,7 +175,7 @@ def test_what_is_kept_back_is_there_at_the_end_and_for_nothing_else():
     account.check("seconds")
     with account.call(usd=1.0, tokens=100):
         pass
-    assert account.keep_back(calls=5, usd=5.0)._amounts == {"calls": 2, "usd": 0}, "what is there"
+    assert account.keep_back(calls=5, usd=5.0).amounts == {"calls": 2, "usd": 0}, "what is there"
 
 
 async def test_a_question_that_cannot_be_paid_for_at_all_says_so():

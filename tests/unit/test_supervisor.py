@@ -327,7 +327,9 @@ def test_every_path_of_the_spec_is_absolute():
     config = atoll.SandboxConfig(
         policy=atoll.ExecutionPolicy(mounts=(Mount(source=".", target="/d"),))
     )
-    made = sandbox.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)
+    launcher = sandbox.NativeLauncher(config)
+    launcher.python, launcher.level = interpreter.resolve(None), Isolation.JAILED
+    made = launcher.spec(config, 0)
     assert all(os.path.isabs(bind.source) and os.path.isabs(bind.target) for bind in made.binds)
     assert os.path.isabs(made.argv[0])
     fields = json.loads(specs.request(made))

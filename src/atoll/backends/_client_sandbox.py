@@ -11,6 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
 from atoll.errors import IsolationError
+from atoll.log import SECURITY_EVENTS
 from atoll.policy import Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
@@ -93,11 +94,13 @@ class ClientSandbox(BaseSandbox):
             code, refusal = await self._guarded(code, self._config.guard)
             if refusal is not None:
                 return refusal
-        self.logger.log_execution_start("python", self.policy, code)
+        if self._logs():
+            self.logger.log_execution_start("python", self.policy, code)
         result = await self._run(verbs.Execute(code=code, timeout_ms=timeout_ms, key=key))
         if result.isolation is not self._level:
             self._check_level(result.isolation)
-        self._log_execution_metrics(result)
+        if result.kind in SECURITY_EVENTS or self._logs():
+            self._log_execution_metrics(result)
         if self._failure is not None:
             raise self._failure
         return result

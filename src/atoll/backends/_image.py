@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import BackendUnavailableError, SandboxStartError
@@ -59,19 +60,19 @@ _own_bytes: OrderedDict[str, int] = OrderedDict()
 """Bytes of images in /app and at home, by digest; not counted on beyond MOST_COPIED."""
 
 
+@dataclass(slots=True)
 class HeldRoot:
     """The image of a configuration, until it is closed."""
 
-    def __init__(self, held: HeldImage | None = None) -> None:
-        self._held = held
+    held: HeldImage | None = None
 
     def find(self, backend: str, config: SandboxConfig) -> Interpreter:
         """Return the interpreter of the image that the configuration names. This blocks."""
-        if self._held is None:
+        if self.held is None:
             from atoll.images import get_image  # noqa: PLC0415 - most sandboxes have no image
 
             assert config.image is not None
-            self._held = get_image(config.image)
+            self.held = get_image(config.image)
         image = self._root(config)
         key = image.digest, config.python
         if key not in _known:
@@ -80,18 +81,18 @@ class HeldRoot:
 
     def find_at_once(self, config: SandboxConfig) -> Interpreter | None:
         """Return the same, without waiting, if this process uses the image already."""
-        if self._held is None:
+        if self.held is None:
             from atoll.images import in_use  # noqa: PLC0415 - most sandboxes have no image
 
             assert config.image is not None
-            self._held = in_use.find(config.image)
-        if self._held is None or (self._held.image.digest, config.python) not in _known:
+            self.held = in_use.find(config.image)
+        if self.held is None or (self.held.image.digest, config.python) not in _known:
             return None
         return self.find("", config)
 
     def _root(self, config: SandboxConfig) -> RootImage:
-        assert self._held is not None
-        image = self._held.image
+        assert self.held is not None
+        image = self.held.image
         if image.digest not in _own_bytes:
             _remember(_own_bytes, image.digest, _count_own(image.layers))
         own = _own_bytes[image.digest]
@@ -113,13 +114,13 @@ class HeldRoot:
 
     def held_again(self) -> HeldImage | None:
         """Return one more hold on the image; None without one."""
-        return None if self._held is None else self._held.again()
+        return None if self.held is None else self.held.again()
 
     def close(self) -> None:
         """Let the image go."""
-        if self._held is not None:
-            self._held.close()
-            self._held = None
+        if self.held is not None:
+            self.held.close()
+            self.held = None
 
 
 def _remember(memory: OrderedDict[K, V], key: K, value: V) -> None:

@@ -53,10 +53,11 @@ class InterpreterLauncher(Launcher):
             self.python = interpreter.resolve(None)
         else:
             self.python = await asyncio.to_thread(interpreter.resolve, config.python)
-        wheels_of = for_interpreter if config.image is None else target_of
-        make_target = functools.partial(wheels_of, self.python)
-        if (environment := await self.packages.find(config, make_target)) is not None:
-            self.python = replace(self.python, packages=environment.site)
+        if config.packages:
+            wheels_of = for_interpreter if config.image is None else target_of
+            make_target = functools.partial(wheels_of, self.python)
+            if (environment := await self.packages.find(config, make_target)) is not None:
+                self.python = replace(self.python, packages=environment.site)
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -93,5 +94,7 @@ class InterpreterLauncher(Launcher):
 
     def close(self) -> None:
         """Release the packages and the image."""
-        self.packages.close()
-        self.image.close()
+        if self.packages.hold is not None:
+            self.packages.close()
+        if self.image.held is not None:
+            self.image.close()

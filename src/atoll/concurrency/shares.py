@@ -11,6 +11,7 @@ import contextlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
 
 from atoll.concurrency import forks
@@ -146,13 +147,13 @@ class FairThreads(ThreadPoolExecutor):
         reserve: int = RESERVED_THREADS,
     ) -> None:
         super().__init__(most + reserve, thread_name_prefix="atoll")
-        self._share: FairShare[_Job] = FairShare(most, most_of_one=most_of_one, reserve=reserve)
+        self.share: FairShare[_Job] = FairShare(most, most_of_one=most_of_one, reserve=reserve)
         self._guard, self._closed = forks.new_lock(), False
 
     def waiting_of(self, owner: str) -> int:
         """Return how much work of an owner waits for a thread."""
         with self._guard:
-            return self._share.waiting_of(owner)
+            return self.share.waiting_of(owner)
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Run a function in a thread when it is the turn of the current OWNER."""
@@ -161,7 +162,7 @@ class FairThreads(ThreadPoolExecutor):
         with self._guard:
             if self._closed:
                 raise RuntimeError("the threads have been shut down")
-            self._share.push(owner, job)
+            self.share.push(owner, job)
             self._start()
         return job.future
 
@@ -169,16 +170,16 @@ class FairThreads(ThreadPoolExecutor):
         """Take no more work; start what waits, or cancel it."""
         with self._guard:
             self._closed = True
-            left = self._share.clear()
+            left = self.share.clear()
             for owner, job in left if not cancel_futures else ():
-                self._share.enter(owner)
+                self.share.enter(owner)
                 super().submit(self._run, owner, job)
         for _, job in left if cancel_futures else ():
             job.future.cancel()
         super().shutdown(wait, cancel_futures=cancel_futures)
 
     def _start(self) -> None:
-        while (next_job := self._share.pop()) is not None:
+        while (next_job := self.share.pop()) is not None:
             super().submit(self._run, *next_job)
 
     def _run(self, owner: str, job: _Job) -> None:
@@ -186,14 +187,14 @@ class FairThreads(ThreadPoolExecutor):
             job.run()
         finally:
             with self._guard:
-                self._share.leave(owner)
+                self.share.leave(owner)
                 self._start()
 
     def _forget(self, owner: str, job: _Job) -> None:
         """Forget a job whose caller has gone before its turn."""
         if job.future.cancelled():
             with self._guard:
-                self._share.remove(owner, job)
+                self.share.remove(owner, job)
 
 
 class _Job:
@@ -305,17 +306,19 @@ class Waiter:
             self.turn.set_result(False)
 
 
+@dataclass(slots=True)
 class Slot:
     """The place of one running execution. It is not counted while it waits for its client.
 
     Otherwise executions that wait for sub-executions could take every place, and none go on.
     """
 
-    def __init__(
-        self, limit: ConcurrencyLimit, holder: Waiter | None, on_wait: Callable[[int], None] | None
-    ) -> None:
-        self._concurrency, self._holder, self._on_wait = limit, holder, on_wait
-        self._calls, self._open, self._owner = 0, False, OWNER.get()
+    _concurrency: ConcurrencyLimit
+    _holder: Waiter | None
+    _on_wait: Callable[[int], None] | None
+    _calls: int = 0
+    _open: bool = False
+    _owner: str = field(default_factory=OWNER.get)
 
     async def __aenter__(self) -> Self:
         if not self._concurrency.share.try_enter(self._owner):

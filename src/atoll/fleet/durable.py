@@ -179,7 +179,7 @@ class DurableSession:
 
     async def _saved(self) -> bytes:
         try:
-            async with self._session.in_turn() as box:
+            async with self._session as box:
                 return await cast("HostedSandbox", box).save_whole()
         except StateError as exc:
             raise StateError(f"the call was carried out, but not saved: {exc}") from None

@@ -361,7 +361,7 @@ class NodeHost:
             self._durable.pop(session, None)
             durable.fenced = True
         elif request.save:
-            async with session.in_turn() as box:
+            async with session as box:
                 kept = PassedFds([await cast("HostedSandbox", box).save_whole()])
         await self._end(connection, request.session)
         return Reply({}, kept)

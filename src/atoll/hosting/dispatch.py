@@ -182,7 +182,7 @@ class Dispatch:
     async def _attach(self, client: Connection, named: object, request: verbs.Attach) -> Opened:
         session = self._table.attach(request.token)
         with client.room_for(named) as name:
-            async with session.in_turn():
+            async with session:
                 client.add(name, session)
                 return _describe(session)
 
@@ -193,7 +193,7 @@ class Dispatch:
         name, session = client.session(named)
         if request.timeout_ms is not None:
             check_positive("timeout_ms", request.timeout_ms)
-        async with session.in_turn() as box:
+        async with session as box:
             try:
                 async with self._concurrency.slot(session.waiter) as slot:
                     execution = request.execution[:MAX_KEY]
@@ -212,7 +212,7 @@ class Dispatch:
         _, session = client.session(named)
         with client.room_for(request.twin) as name:
             callbacks, config = session.clone_config()
-            async with session.in_turn() as box:
+            async with session as box:
                 if Capability.FORK not in box.capabilities:
                     await box.fork()  # which says that it cannot
                 twin = await cast("HostedSandbox", box).fork_with(config)

@@ -27,7 +27,6 @@ from atoll.state.envelope import describe_state
 from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from atoll.config import SandboxConfig
@@ -177,12 +176,8 @@ class Session:
             return "a process runs beside its cells"
         return "its checkpoints cannot be saved" if self._marks else self._unsavable
 
-    def in_turn(self) -> AbstractAsyncContextManager[BaseSandbox]:
-        """Return what yields the sandbox to one call at a time, in `async with`."""
-        return self
-
     async def __aenter__(self) -> BaseSandbox:
-        """Wait for a turn; restore the sandbox if it was saved to disk."""
+        """Wait for a turn, as calls run one after the other; restore what was saved to disk."""
         self._users += 1
         try:
             await self._turn.acquire()
@@ -218,7 +213,7 @@ class Session:
         """Use the sandbox beside the call that runs; restore it if none runs and it was saved."""
         box = self.box
         if box is None or self.idle:
-            async with self.in_turn() as box:
+            async with self as box:
                 return await use(box)
         return await use(box)
 
@@ -263,7 +258,7 @@ class Session:
             case verbs.PortRequest():
                 result = await self.at_once(asked.apply)
             case verbs.SandboxRequest():
-                async with self.in_turn() as box:
+                async with self as box:
                     result = await asked.apply(box)
                     self._marks |= isinstance(asked, verbs.Checkpoint)
             case verbs.ProcessRequest():
@@ -284,7 +279,7 @@ class Session:
         """Ask about processes at once, also while a cell runs; only `start` wakes the session."""
         wakes = isinstance(request, verbs.Start) and (self.box is None or self.frozen)
         if self.box is None or wakes:
-            async with self.in_turn():
+            async with self:
                 pass
         self._require_open()
         assert self.box is not None
@@ -293,7 +288,7 @@ class Session:
 
     async def _set_tools(self, described: list[Any]) -> None:
         """Offer the tools that the client describes, and no others."""
-        async with self.in_turn() as box:
+        async with self as box:
             data = {"tools": described}
             tools = self.callbacks.tools(data)
             self.config = dataclasses.replace(self.config, tools=tools)
@@ -308,7 +303,7 @@ class Session:
 
     async def pause(self) -> None:
         """Freeze the guest after the call that runs; the next call thaws it."""
-        async with self.in_turn() as box:
+        async with self as box:
             freeze = getattr(box, "freeze", None)
             if freeze is None:
                 raise UnsupportedError(box.backend, "freeze a session")

@@ -45,17 +45,15 @@ def command(
     return (*start, "-I", "-B", "-X", "utf8", "-c", code, root, entry)
 
 
-def binds(
-    policy: ExecutionPolicy, interpreter: Interpreter, code: str = GUEST_FOLDER
-) -> tuple[Bind, ...]:
-    """Return the host paths in a guest's root: runtime, interpreter, packages, the policy's."""
-    return (
-        Bind(source=code, target=f"{GUEST_CODE}/guest"),
-        *library.binds(),
-        *package_binds(interpreter),
-        *python_binds(interpreter),
-        *(
-            Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
-            for mount in policy.mounts
-        ),
+def binds(interpreter: Interpreter, code: str = GUEST_FOLDER) -> tuple[Bind, ...]:
+    """Return the host paths in a guest's root: runtime, interpreter, packages."""
+    runtime = Bind(source=code, target=f"{GUEST_CODE}/guest")
+    return (runtime, *library.binds(), *package_binds(interpreter), *python_binds(interpreter))
+
+
+def mount_binds(policy: ExecutionPolicy) -> tuple[Bind, ...]:
+    """Return the host paths that a policy adds."""
+    return tuple(
+        Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
+        for mount in policy.mounts
     )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from atoll.guest.shared.messages import ContextSource, InitializeParams, Json
     from atoll.jail.supervisor.client import Lease
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.network import NetworkPolicy
     from atoll.sandbox.context import Context
     from atoll.types import SandboxResult
 
@@ -64,7 +65,8 @@ class RunningGuest:
         """End the guest and close all that leads to it."""
         self.session.close()
         self.bridge.close()
-        self.processes.close()
+        for process in self.processes.known.values():
+            process.close()
         if self.on_close is not None:
             self.on_close()
         try:
@@ -114,8 +116,9 @@ async def handshake(
     Without `proxied` the guest has `fetch` for its network policy, and no proxy.
     Without `wait` (for a guest that is ready) the next request follows at once: see confirm().
     """
-    gateway = await _open_gateway(handle, config)
-    if gateway is not None:
+    gateway = None
+    if config.network:
+        gateway = await _open_gateway(handle, config.network)
         config = gateway.with_fetch(config)
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     handle.channel.on_call = bridge.handle
@@ -147,10 +150,10 @@ async def handshake(
     return replace(guest, context_shared=bool(first.get("context_shared")))
 
 
-async def _open_gateway(handle: GuestHandle, config: SandboxConfig) -> Gateway | None:
+async def _open_gateway(handle: GuestHandle, network: NetworkPolicy) -> Gateway:
     """Return what the guest reaches the network by; end the guest if there can be none."""
     try:
-        return Gateway(config.network) if config.network else None
+        return Gateway(network)
     except BaseException:
         await handle.close()
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.errors import ConfigError, UnsupportedError
@@ -28,6 +29,7 @@ PAUSE_SECONDS = 0.05
 """In which the loss of a killed zygote becomes known."""
 
 
+@dataclass(slots=True)
 class Starts:
     """The starts of one call: MAX_STARTS, and none after START_SECONDS.
 
@@ -35,15 +37,14 @@ class Starts:
     that the guest did not live to read.
     """
 
-    def __init__(self) -> None:
-        self._left = MAX_STARTS - 1
-        self._last = time.monotonic() + START_SECONDS
+    left: int = MAX_STARTS - 1
+    begun: float = field(default_factory=time.monotonic)
 
     async def again(self) -> bool:
         """Return whether another guest may be started, after a pause."""
-        if not self._left or time.monotonic() > self._last:
+        if not self.left or time.monotonic() > self.begun + START_SECONDS:
             return False
-        self._left -= 1
+        self.left -= 1
         await asyncio.sleep(PAUSE_SECONDS)
         return True
 
@@ -96,8 +97,6 @@ class Launcher(ABC):
 
     def check_network(self, capabilities: Collection[Capability]) -> None:
         """Raise ConfigError if the guest could pass by its network policy, or not use it."""
-        if self.config.network is None:
-            return
         if Capability.NETWORK not in capabilities and Capability.FETCH not in capabilities:
             problem = f"backend {self.backend!r} cannot hold a network policy: use 'native'"
             raise ConfigError(f"{problem} or 'daemon'")

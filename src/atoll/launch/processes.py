@@ -16,6 +16,7 @@ import itertools
 import os
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from atoll.errors import BusyError, ConfigError, ProcessError
@@ -26,7 +27,7 @@ from atoll.sandbox.process import MAX_ENDED, check_size, no_process, signal_numb
 from atoll.types import ProcessInfo, ProcessOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     from atoll.jail.supervisor.process_lease import ProcessLease
 
@@ -271,18 +272,18 @@ class GuestProcess:
         self._news = self._loop.create_future()
 
 
+@dataclass(slots=True)
 class GuestProcesses:
     """The processes beside one guest."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, GuestProcess] = {}
-        self._numbers = itertools.count(1)
-        self._starting = 0
+    known: dict[str, GuestProcess] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _starting: int = 0
 
     @property
     def any_running(self) -> bool:
         """Whether one has not ended."""
-        return any(process.info.running for process in self._known.values())
+        return any(process.info.running for process in self.known.values())
 
     async def start(
         self,
@@ -291,7 +292,7 @@ class GuestProcesses:
         start: Callable[[ProcessSpec], Awaitable[ProcessLease]],
     ) -> ProcessInfo:
         """Start a process; BusyError if too many run."""
-        running = sum(process.info.running for process in self._known.values())
+        running = sum(process.info.running for process in self.known.values())
         if running + self._starting >= MAX_RUNNING:
             raise BusyError(f"{MAX_RUNNING} processes run in this session: end one of them first")
         spec, command = spec_of(request, env)
@@ -307,7 +308,7 @@ class GuestProcesses:
             started_at=time.time(),
             pty=spec.terminal is not None,
         )
-        self._known[info.id] = GuestProcess(started, info)
+        self.known[info.id] = GuestProcess(started, info)
         self._forget_ended()
         return info
 
@@ -317,7 +318,7 @@ class GuestProcesses:
         result: Any = None
         match asked:
             case verbs.ListProcesses():
-                result = [process.info for process in self._known.values()]
+                result = [process.info for process in self.known.values()]
             case verbs.ReadProcess():
                 result = await self._get(asked.process).read(asked)
             case verbs.WriteProcess():
@@ -330,20 +331,15 @@ class GuestProcesses:
                 raise ConfigError(f"not a request about a process: {request!r:.200}")
         return cast("R", result)
 
-    def close(self) -> None:
-        """Kill all."""
-        for process in self._known.values():
-            process.close()
-
     def _get(self, ident: str) -> GuestProcess:
-        if ident not in self._known:
+        if ident not in self.known:
             raise no_process(ident)
-        return self._known[ident]
+        return self.known[ident]
 
     def _forget_ended(self) -> None:
-        ended = [key for key, process in self._known.items() if not process.info.running]
+        ended = [key for key, process in self.known.items() if not process.info.running]
         for key in ended[: max(0, len(ended) - MAX_ENDED)]:
-            self._known.pop(key).close()
+            self.known.pop(key).close()
 
 
 def spec_of(request: verbs.Start, env: Mapping[str, str]) -> tuple[ProcessSpec, str | list[str]]:

@@ -26,11 +26,18 @@ from atoll.launch import folders
 from atoll.launch.guest_ports import GuestPorts
 from atoll.launch.launcher import Starts
 from atoll.launch.processes import GuestProcesses
+from atoll.log import SECURITY_EVENTS
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import command as commands
 from atoll.sandbox import context as contexts
 from atoll.sandbox import guard, signatures, verbs
-from atoll.sandbox.base import MAX_CODE_LENGTH, NOT_STARTED, cell_params, check_code
+from atoll.sandbox.base import (
+    CLOSED,
+    MAX_CODE_LENGTH,
+    NOT_STARTED,
+    cell_params,
+    check_code,
+)
 from atoll.sandbox.idempotency import KeyedResults
 from atoll.sandbox.turns import TurnLock
 from atoll.sandbox.variables import LISTING_TIMEOUT_MS
@@ -68,11 +75,7 @@ class GuestSandbox(GuestPorts):
         self._config = config or SandboxConfig(backend=self.backend)
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
         self._launcher = launcher or self.launcher(self._config)
-        self._guards = [
-            guard_name
-            for guard_name in (self._config.guard, self._launcher.own_guard)
-            if guard_name
-        ]
+        self._guards = list(filter(None, (self._config.guard, self._launcher.own_guard)))
         self._workspace_path = str(self.workspace) if self.workspace else None
         self._guest: RunningGuest | None = None
         self._context: Any = None
@@ -101,9 +104,11 @@ class GuestSandbox(GuestPorts):
 
     async def initialize(self, context: Any = None) -> None:
         """Start a guest with `context`. A running guest is ended, and its state is lost."""
-        guard.require(self._config.guard)
+        if self._config.guard is not None:
+            guard.require(self._config.guard)
         self._level = await self._launcher.prepare()
-        self._launcher.check_network(self.capabilities)
+        if self._config.network is not None:
+            self._launcher.check_network(self.capabilities)
         async with self._turn:
             await self._release()
             shared = None if context is None else await asyncio.to_thread(contexts.share, context)
@@ -138,13 +143,15 @@ class GuestSandbox(GuestPorts):
 
     async def _execute(self, code: str, limit: float, cell: Json) -> SandboxResult:
         async with self._turn:
-            self.logger.log_execution_start("python", self.policy, code)
+            if self._logs():
+                self.logger.log_execution_start("python", self.policy, code)
             guest = self._guest
             if guest is None or self._never_used or guest.session.dead or not self._open:
                 result = await self._execute_first(code, limit, cell)
             else:
                 result = await self._execute_in(guest, code, limit, cell)
-        self._log_execution_metrics(result)
+        if result.kind in SECURITY_EVENTS or self._logs():
+            self._log_execution_metrics(result)
         return result
 
     async def _execute_first(self, code: str, limit: float, cell: Json) -> SandboxResult:
@@ -381,7 +388,8 @@ class GuestSandbox(GuestPorts):
     async def destroy(self) -> None:
         """End the guest and everything it started."""
         self._open, self._destroyed = False, True
-        await self._close_forwards()
+        if self._forwards is not None:
+            await self._forwards.close()
         await self.cancel()
         try:
             await self._turn.acquire()
@@ -406,9 +414,8 @@ class GuestSandbox(GuestPorts):
             self._launcher.close()
 
     def _require_open(self) -> None:
-        super()._require_open()
         if not self._open:
-            raise SandboxClosedError(NOT_STARTED)
+            raise SandboxClosedError(CLOSED if self._destroyed else NOT_STARTED)
 
     @contextlib.asynccontextmanager
     async def _in_guest(self) -> AsyncIterator[RunningGuest]:
@@ -439,7 +446,7 @@ class GuestSandbox(GuestPorts):
 
     async def _start(self, starts: Starts) -> None:
         """Start a guest; start another if it is lost, since nothing of the caller's ran in it."""
-        payload = await self._saved_payload()
+        payload = None if self._config.state is None else await self._saved_payload()
         while True:
             try:
                 await self._start_from(payload)
@@ -467,12 +474,11 @@ class GuestSandbox(GuestPorts):
             await self._release()
             raise
 
-    async def _saved_payload(self) -> memoryview | None:
+    async def _saved_payload(self) -> memoryview:
         """Return the state to start with, checked before a guest is started."""
-        if self._config.state is None:
-            return None
         self._launcher.state_params()  # which says if it cannot
         state, limit = self._config.state, self._config.max_state_bytes
+        assert state is not None
         return await asyncio.to_thread(envelope.open_for, state, self._launcher.version, limit)
 
     def _state_timeout(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from atoll.packages.target import Target
 
 
+@dataclass(slots=True)
 class HeldPackages:
     """The environment of a configuration's packages, found or built, until it is closed."""
 
-    def __init__(self, hold: Hold | None = None) -> None:
-        self.hold = hold
+    hold: Hold | None = None
 
     async def find(
         self, config: SandboxConfig, make_target: Callable[[], Target]

@@ -128,11 +128,12 @@ class Peer(JsonRpcPeer):
                 raise self._lost_error(text)
             if not self._waiting:
                 self._asked = self._loop.time()
-            if self._keepalive is not None:
+            if self._keepalive is not None and self._keepalive.timer is None:
                 self._keepalive.start()
             given = {**params, "fds": len(left)} if left else params
             ident, line, answer = self._expect(method, given)
-            await self._outbox.wait_for_room(len(line))
+            if not self._outbox.has_room.is_set():
+                await self._outbox.wait_for_room(len(line))
             passed, left = left, []
             self._send(line, passed)
             answer.sent = True
@@ -226,7 +227,9 @@ class Peer(JsonRpcPeer):
         result = message.get("result")
         answer = self._waiting.get(message["id"])
         try:
-            passed_fds = self._passed_fds(result) if isinstance(result, dict) else NO_FDS
+            passed_fds = NO_FDS
+            if isinstance(result, dict) and "fds" in result:
+                passed_fds = self._passed_fds(result)
         except LostDescriptorsError:
             if answer is not None:
                 answer.fail(SandboxError(_NO_ROOM))
@@ -247,7 +250,9 @@ class Peer(JsonRpcPeer):
 
     def _start_call(self, message: rpc.Message) -> None:
         try:
-            passed = message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
+            params = message.setdefault("params", {})
+            passed = self._passed_fds(params) if "fds" in params else NO_FDS
+            message["passed_fds"] = passed
         except LostDescriptorsError:
             self._send(faults.to_wire(message["id"], BusyError(_NO_ROOM)), [])
             return
@@ -279,7 +284,8 @@ class Peer(JsonRpcPeer):
             close_all(items)
             line, items = faults.to_wire(ident, exc), []
         try:
-            await self._outbox.wait_for_room(len(line) + (size_of(items) if items else 0))
+            if not self._outbox.has_room.is_set():
+                await self._outbox.wait_for_room(len(line) + size_of(items))
         except BusyError:
             self._end_unread()
         except asyncio.CancelledError:
@@ -335,7 +341,7 @@ class Keepalive:
     def __init__(self, peer: Peer, seconds: float, *, when_idle: bool) -> None:
         self._peer, self._seconds, self._when_idle = peer, seconds, when_idle
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._ping: asyncio.Task[None] | None = None
         self._pinged, self._unanswered_checks = 0.0, 0
         if when_idle:
@@ -343,14 +349,14 @@ class Keepalive:
 
     def start(self) -> None:
         """Look from now on, unless that goes on already."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._seconds / 2, self._check)
+        if self.timer is None:
+            self.timer = self._loop.call_later(self._seconds / 2, self._check)
 
     def stop(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _check(self) -> None:
         """Ping a peer that is silent; end the connection if it does not answer that either.
@@ -359,7 +365,7 @@ class Keepalive:
         Noise proves nothing either: a peer that only prints is pinged too, less often. It has
         some checks to answer instead of a time, as our loop may have read nothing meanwhile.
         """
-        self._timer, silent = None, self._peer.silent_seconds
+        self.timer, silent = None, self._peer.silent_seconds
         if self._peer.ended or not (self._when_idle or self._peer.waits):
             return
         since_ping = self._loop.time() - self._pinged
@@ -371,7 +377,7 @@ class Keepalive:
                 name = self._peer.name
                 self._peer.end(f"{name} has not answered for {seconds:.1f} s, and was given up")
                 return
-        self._timer = self._loop.call_later(self._seconds / 4, self._check)
+        self.timer = self._loop.call_later(self._seconds / 4, self._check)
         if self._ping is None and (silent >= self._seconds / 4 or since_ping >= self._seconds):
             self._pinged, self._unanswered_checks = self._loop.time(), 0
             self._ping = self._loop.create_task(self._ask_for(self._peer.sent_calls))

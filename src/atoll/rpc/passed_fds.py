@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
@@ -60,11 +61,12 @@ NO_FDS = PassedFds()
 """What comes beside most messages."""
 
 
+@dataclass(slots=True)
 class Reply:
     """The result of a request, and what comes beside it."""
 
-    def __init__(self, value: Any, passed_fds: PassedFds = NO_FDS) -> None:
-        self.value, self.passed_fds = value, passed_fds
+    value: Any
+    passed_fds: PassedFds = NO_FDS
 
 
 def close_all(items: Iterable[int | Buffer]) -> None:

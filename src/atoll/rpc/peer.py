@@ -305,8 +305,8 @@ class Outbox:
         self._on_fault, self._on_room = on_fault, on_room
         self._queue: deque[tuple[memoryview, list[int]]] = deque()
         self._waiting = 0
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self.has_room = asyncio.Event()
+        self.has_room.set()
         self._open, self._writing = True, False
         self.written = 0
         """Bytes of messages that were handed to the system."""
@@ -319,14 +319,12 @@ class Outbox:
 
     async def wait_for_room(self, size: int = 0) -> None:
         """Wait until there is room; BusyError if too much waits for that already."""
-        if self._has_room.is_set():
-            return
         if self._max_waiting is not None and self._waiting + size > self._max_waiting:
             raise BusyError("the other side is slow, and too much waits for it already")
         self._waiting += size
         try:
-            while not self._has_room.is_set():  # another that waited may have taken it
-                await self._has_room.wait()
+            while not self.has_room.is_set():  # another that waited may have taken it
+                await self.has_room.wait()
         finally:
             self._waiting -= size
 
@@ -348,12 +346,12 @@ class Outbox:
         size = len(view) + size_of(fds)
         self._queue.append((view, fds))
         self.size += size
-        if not self._has_room.is_set():
+        if not self.has_room.is_set():
             self.overrun += size
         if len(self._queue) == 1:
             self._flush()
         if self.size > self._high_water:
-            self._has_room.clear()
+            self.has_room.clear()
 
     def close(self) -> None:
         """Send nothing more."""
@@ -404,9 +402,9 @@ class Outbox:
             self._tell_room()
 
     def _tell_room(self) -> None:
-        if not self._has_room.is_set():
+        if not self.has_room.is_set():
             self.overrun = 0
-            self._has_room.set()
+            self.has_room.set()
             if self._on_room is not None:
                 self._on_room()
 

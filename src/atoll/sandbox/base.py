@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
@@ -134,6 +135,8 @@ class BaseSandbox(SandboxHints, ABC):
         self.policy = ExecutionPolicy.of(policy)
         self.workspace = workspace
         self.logger = logger or SandboxLogger()
+        self._logs: Callable[[], bool] = getattr(self.logger, "listens", partial(bool, 1))
+        """Whether executions are logged; by a logger of another class, always."""
         self._destroyed = False
         self._forwards: Forwards | None = None
 

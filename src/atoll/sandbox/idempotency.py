@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
@@ -23,11 +24,11 @@ def check_key(key: object) -> None:
         raise ConfigError(f"a key is a text of 1 to {MAX_KEY} characters")
 
 
+@dataclass(slots=True)
 class KeyedResults:
     """The last results of one session. A second call while the first runs waits for it."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[bytes, asyncio.Task[SandboxResult]]] = {}
+    _known: dict[str, tuple[bytes, asyncio.Task[SandboxResult]]] = field(default_factory=dict)
 
     async def once(
         self, key: str | None, code: str, work: Callable[[], Awaitable[SandboxResult]]

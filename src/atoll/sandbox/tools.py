@@ -9,6 +9,7 @@ The environment's own functions are tools too: agent/environment/tools/registry 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
@@ -90,6 +91,12 @@ class Tool:
             description |= {"module": self.module, "member": self.member}
         object.__setattr__(self, "description", description.get("doc", ""))
         object.__setattr__(self, DESCRIPTION, description)
+
+    def with_function(self, function: Function) -> Tool:
+        """Return the tool with another function that is called in the same way."""
+        made = copy.copy(self)
+        object.__setattr__(made, "function", function)
+        return made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""

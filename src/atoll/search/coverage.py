@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from atoll.concurrency import forks
@@ -12,13 +12,13 @@ from atoll.errors import ConfigError
 MAX_RANGES = 1 << 16
 
 
+@dataclass(slots=True)
 class Ranges:
     """Ranges in order that do not touch each other. Not thread-safe."""
 
-    def __init__(self, most: int = MAX_RANGES) -> None:
-        self._most = most
-        self._starts: list[int] = []
-        self._ends: list[int] = []
+    most: int = MAX_RANGES
+    _starts: list[int] = field(default_factory=list)
+    _ends: list[int] = field(default_factory=list)
 
     def __iter__(self) -> zip[tuple[int, int]]:
         return zip(self._starts, self._ends, strict=True)
@@ -40,7 +40,7 @@ class Ranges:
         if first < last:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
         self._starts[first:last], self._ends[first:last] = [start], [end]
-        if len(self._starts) > self._most:
+        if len(self._starts) > self.most:
             self._forget_smallest()
 
     def meets(self, start: int, end: int) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -51,15 +52,16 @@ _PLACE = re.compile(r"(?<=\d) \[\d{1,20}:\d{1,20}\] ")
 """The text between the line number and the line of a hit, as the guest's grep prints it."""
 
 
+@dataclass(slots=True)
 class Shown:
     """Keeps the pieces that tools returned, and finds which a text shows; thread-safe."""
 
-    def __init__(self, index: ContextIndex | None) -> None:
-        self._index, self._lock = index, forks.new_lock()
-        self._pieces: deque[Piece] = deque()
-        self._characters = 0
-        self._last = 0
-        """Where the last passage ended: code mostly takes a context apart from its beginning on."""
+    _index: ContextIndex | None
+    _lock: forks.Lock = field(default_factory=forks.new_lock)
+    _pieces: deque[Piece] = field(default_factory=deque)
+    _characters: int = 0
+    _last: int = 0
+    """Where the last passage ended: code mostly takes a context apart from its beginning on."""
 
     def note(self, pieces: Iterable[Piece]) -> None:
         """Add pieces that a tool returned; the oldest are dropped if there are too many."""
@@ -77,6 +79,8 @@ class Shown:
         """
         with self._lock:
             pieces = list(self._pieces)
+        if not pieces and len(observation) < TELLING:
+            return ()  # too short to tell where it is from
         pieces.reverse()  # the newest pieces are the most likely to be shown
         lookup = _Lookup(self._index, until, self._last)
         passages, rest = lookup.passages(observation[:LONGEST_OBSERVATION])

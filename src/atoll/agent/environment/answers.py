@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.agent.environment.turns import Final
@@ -32,20 +33,18 @@ TYPE_NAMES: Mapping[type, str] = {
 }
 
 
+@dataclass
 class Answers:
     """The host's end of FINAL, FINAL_VAR, SUBMIT and the dict `answer`."""
 
-    def __init__(
-        self,
-        config: EnvironmentConfig,
-        log: InvocationLog,
-        ledger: CoverageLog,
-        index: ContextIndex | None,
-    ) -> None:
-        self._config, self._log, self._ledger, self._index = config, log, ledger, index
-        self._one_at_a_time = asyncio.Lock()  # a guest may send thousands: others need threads too
-        self._told_of_quotes = False
-        self.final: Final | None = None
+    _config: EnvironmentConfig
+    _log: InvocationLog
+    _ledger: CoverageLog
+    _index: ContextIndex | None
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """A guest may send thousands of answers, and others need threads too."""
+    _told_of_quotes: bool = False
+    final: Final | None = None
 
     def forget(self) -> None:
         """Forget the answer: another question is asked."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import inspect
 import os
 import re
@@ -22,7 +21,12 @@ from atoll.agent.environment.chains.turn import Cells, note_of
 from atoll.agent.environment.exploration import Episodes, context_tokens, explored
 from atoll.agent.environment.options import configured, index_of
 from atoll.agent.environment.research import tools as research_state
-from atoll.agent.environment.tools.builtin_tools import BuiltinTools, model_tools
+from atoll.agent.environment.tools.builtin_tools import (
+    LLM_CALL,
+    LLM_QUERY,
+    RLM_QUERY,
+    BuiltinTools,
+)
 from atoll.agent.environment.tools.registry import CALLING
 from atoll.agent.environment.turns import Turn, is_cut, render
 from atoll.agent.memory.learner import Advice
@@ -74,18 +78,21 @@ class REPLEnvironment(EnvironmentHints):
     ) -> None:
         """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
         self._config = configured(config, options)
-        state, saved = research_state.split_state(self._config.state)
-        self._config = dataclasses.replace(self._config, state=state)
+        saved = None
+        if self._config.state is not None:
+            state, saved = research_state.split_state(self._config.state)
+            self._config = self._config.with_values(state=state)
         self.session_id = self._config.session_id or uuid.uuid4().hex
         self.index = index_of(self._config.context)
         """The index over the context's text, if there is a context."""
-        self._redactor = Redactor(secrets_of(os.environ))
+        redact = Redactor(secrets_of(os.environ)).redact
+        self._clean: Callable[[str], str] = redact if self._config.redact else str
         self._spill = Spill(
             self._config.spill_dir,
             self.session_id,
             cap=self._config.output_cap,
             preview=self._config.max_output_preview,
-            summarise=_awaited(self._config.worker),
+            summarise=None if self._config.worker is None else _awaited(self._config.worker),
         )
         self._make_tools()
         self._box: BaseSandbox | None = None
@@ -106,11 +113,14 @@ class REPLEnvironment(EnvironmentHints):
         """The log of tool calls; its counts() are by name."""
         self.research = tools.research.context
         """What was looked at, as a graph of calls and notes, up to the last turn."""
-        llm, worker = config.on_llm_query, _awaited(config.worker) or config.on_llm_query
-        handlers = map(self._redacted, (llm, config.on_rlm_query, worker))
-        *queries, llm_call = model_tools(*handlers)
-        tools.registry.add(queries)
-        tools.registry.add([llm_call], hidden=llm is not None or worker is None)
+        llm, rlm = config.on_llm_query, config.on_rlm_query
+        worker = llm if config.worker is None else _awaited(config.worker)
+        for tool, handler in ((LLM_QUERY, llm), (RLM_QUERY, rlm), (LLM_CALL, worker)):
+            if handler is not None:
+                tool = tool.with_function(self._redacted(handler))  # noqa: PLW2901
+            if handler is not None or tool is LLM_CALL:  # which is refused in words
+                hidden = tool.name == "llm_call" and (llm is not None or worker is None)
+                tools.registry.add([tool], hidden=hidden)
         self._add_operators()
         self._episodes: Episodes | None = None
         if config.memory is not None and config.record_exploration:
@@ -119,9 +129,9 @@ class REPLEnvironment(EnvironmentHints):
 
     def _add_operators(self) -> None:
         """Add map_query and its like, which ask what llm_query asks."""
-        ask = _awaited(self._redacted(self._config.on_llm_query))
-        if ask is None:
+        if self._config.on_llm_query is None:
             return
+        ask = _awaited(self._redacted(self._config.on_llm_query))
         cache = ValueCache(self._config.query_cache)
         self.operators = Operators(ask, cache, note=self._tools.cut.say_once)
         listed, others = operator_tools(self.operators)
@@ -171,8 +181,7 @@ class REPLEnvironment(EnvironmentHints):
             if kept == DEFAULT_OUTPUT_LENGTH:
                 kept = SPILLED  # a long output goes to a file, so more is kept than the default
             self._box = await open_sandbox(
-                dataclasses.replace(
-                    self._config,
+                self._config.with_values(
                     explored_length=length,
                     max_output_length=kept,
                     on_llm_query=handlers.pop("llm_query", None),
@@ -254,7 +263,7 @@ class REPLEnvironment(EnvironmentHints):
             if box is not None:
                 await box.destroy()
             await asyncio.to_thread(self._tools.close)
-            self._config = dataclasses.replace(self._config, state=None)
+            self._config = self._config.with_values(state=None)
             self._make_tools()
             self._turns = 0
             self._prompts.clear()
@@ -393,10 +402,8 @@ class REPLEnvironment(EnvironmentHints):
         if final is not None and self._episodes is not None:
             self._episodes.record(final)
 
-    def _redacted(self, handler: Handler | None) -> Handler | None:
+    def _redacted(self, handler: Handler) -> Handler:
         """Return a handler whose prompts lose their secrets, and count as shown to a model."""
-        if handler is None:
-            return None
         if inspect.iscoroutinefunction(handler):
 
             async def ask(prompt: str, *rest: Any) -> Any:
@@ -417,9 +424,6 @@ class REPLEnvironment(EnvironmentHints):
         self._prompts.append(clean)
         return clean
 
-    def _clean(self, text: str) -> str:
-        return self._redactor.redact(text) if self._config.redact else text
-
 
 def _lost(result: SandboxResult) -> int:
     """Return the bytes of output that the sandbox did not keep."""
@@ -429,10 +433,8 @@ def _lost(result: SandboxResult) -> int:
     return max(1, sum(int(number.replace(",", "")) for number in found))
 
 
-def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:
+def _awaited(worker: Worker) -> Callable[[str], Awaitable[str]]:
     """Return the worker as a coroutine function: one that blocks runs in a thread."""
-    if worker is None:
-        return None
 
     async def summarise(prompt: str) -> str:
         answer = await asyncio.to_thread(worker, prompt)

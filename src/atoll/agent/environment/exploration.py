@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from atoll.agent.environment.tools.invocations import InvocationLog
     from atoll.agent.environment.turns import Final
     from atoll.agent.memory.episodic import EpisodicMemory
+    from atoll.agent.rlm.types import RunResult
     from atoll.search.index import ContextIndex
 
 
@@ -52,52 +53,38 @@ class ExplorationLog:
     log: InvocationLog
 
     @property
-    def calls(self) -> dict[str, int]:
-        """How often each tool that looks was called."""
-        looks = SCANS | SEARCHES | DELEGATIONS
-        counts, _ = self.log.of_question()
-        return {name: number for name, number in counts.items() if name in looks}
-
-    @property
     def strategy(self) -> str:
         """The kind of calls that prevails; `mixed` if none does, `none` without any."""
-        scans = searches = asks = 0
-        for name, number in self.calls.items():
-            scans += number * (name in SCANS)
-            searches += number * (name in SEARCHES)
-            asks += number * (name in DELEGATIONS)
-        if not scans + searches + asks:
-            return "none"
-        if asks:
-            return "delegated" if asks >= scans + searches else "mixed"
-        if scans == searches:
-            return "mixed"
-        return "scan" if scans > searches else "search"
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the results of looking, and of prompts to sub-calls with their answers."""
-        looks = SCANS | SEARCHES
-        _, kept = self.log.of_question()
-        total = 0
-        for call in kept:
-            total += call.tokens_in + call.tokens_out
-            total += call.found_tokens if call.tool in looks else 0
-        return total
+        return self.summary().strategy
 
     def summary(self, *results: str) -> Exploration:
         """Return the strategy with its costs; `results` are the answer and its quotes."""
+        counts, kept = self.log.of_question()
+        calls = {name: counts[name] for name in counts if name in SCANS | SEARCHES | DELEGATIONS}
+        scans = searches = asks = tokens = 0
+        for name, number in calls.items():
+            scans += number * (name in SCANS)
+            searches += number * (name in SEARCHES)
+            asks += number * (name in DELEGATIONS)
+        for call in kept:
+            tokens += call.tokens_in + call.tokens_out
+            tokens += call.found_tokens if call.tool in SCANS | SEARCHES else 0
+        strategy = "none"
+        if asks:
+            strategy = "delegated" if asks >= scans + searches else "mixed"
+        elif scans or searches:
+            strategy = "scan" if scans > searches else "search" if searches > scans else "mixed"
         return Exploration(
-            strategy=self.strategy,
-            calls=self.calls,
-            exploration_tokens=self.tokens,
+            strategy=strategy,
+            calls=calls,
+            exploration_tokens=tokens,
             result_tokens=sum(map(estimate, results)),
         )
 
 
-def explored(log: InvocationLog, final: Final | None) -> Exploration:
+def explored(log: InvocationLog, answer: Final | RunResult | None) -> Exploration:
     """Return how a question was explored so far."""
-    texts = () if final is None else (final.text, *(given.quote for given in final.evidence))
+    texts = () if answer is None else (answer.text, *(given.quote for given in answer.evidence))
     return ExplorationLog(log).summary(*texts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -139,9 +138,6 @@ class EnvironmentConfig(SandboxConfig):
 
     def __post_init__(self, timeout_seconds: float | None, copied_timeout_ms: float | None) -> None:
         SandboxConfig.__post_init__(self, timeout_seconds, copied_timeout_ms)
-        for name in ("documents", "spill_dir", "query_cache"):
-            if (given := getattr(self, name)) is not None:
-                object.__setattr__(self, name, expand_home(given).absolute())
         mode = self.tool_chain_mode or variable(CHAIN_MODE_VARIABLE).lower() or CHAIN_MODES[0]
         if mode not in CHAIN_MODES:
             raise ConfigError(f"no tool_chain_mode {mode!r}: use {' or '.join(CHAIN_MODES)}")
@@ -149,14 +145,12 @@ class EnvironmentConfig(SandboxConfig):
         if self.parallel_mutations is None:
             parallel = bool(variable(PARALLEL_VARIABLE)) and switch(PARALLEL_VARIABLE)
             object.__setattr__(self, "parallel_mutations", parallel)
-        object.__setattr__(self, "web", _web(self.web))
-        object.__setattr__(self, "memory", _memory(self.memory))
-        _check_submit_fields(self.submit_fields)
+        for name, check in _CHECKS.items():
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check(given))
 
 
-def _web(given: Any) -> WebPolicy | None:
-    if given is None:
-        return None
+def _web(given: Any) -> WebPolicy:
     from atoll.agent.web import WebPolicy  # noqa: PLC0415 - few fetch
 
     if isinstance(given, WebPolicy):
@@ -168,9 +162,7 @@ def _web(given: Any) -> WebPolicy | None:
     raise ConfigError(f"web must be a list of hosts or an atoll.WebPolicy, not {given!r:.60}")
 
 
-def _memory(given: Any) -> EpisodicMemory | None:
-    if given is None:
-        return None
+def _memory(given: Any) -> EpisodicMemory:
     from atoll.agent.memory.episodic import EpisodicMemory  # noqa: PLC0415 - few remember
 
     if isinstance(given, (str, os.PathLike)):
@@ -180,15 +172,29 @@ def _memory(given: Any) -> EpisodicMemory | None:
     return given
 
 
-def _check_submit_fields(given: Any) -> None:
-    if given is None:
-        return
+def _submit_fields(given: Any) -> Mapping[str, type]:
     example = "submit_fields maps names to types, such as {'total': int, 'names': list}"
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(f"{example}; it is {given!r:.60}")
     for name, kind in given.items():
         if not isinstance(name, str) or not name.isidentifier() or not isinstance(kind, type):
             raise ConfigError(f"{example}, not {name!r:.40}: {kind!r:.40}")
+    return given
+
+
+def _path(given: Any) -> Path:
+    return expand_home(given).absolute()
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "documents": _path,
+    "spill_dir": _path,
+    "query_cache": _path,
+    "web": _web,
+    "memory": _memory,
+    "submit_fields": _submit_fields,
+}
+"""What checks an option that was given, and returns it as it is kept."""
 
 
 REPLConfig = EnvironmentConfig
@@ -205,8 +211,8 @@ def configured(config: SandboxConfig | None, options: Mapping[str, Any]) -> Envi
     made = merge(config, options, EnvironmentConfig)
     timed = {"timeout_ms", "timeout_seconds"} & set(options)
     if config is None and not timed and made.context is None and made.documents is None:
-        made = dataclasses.replace(made, timeout_ms=GENERAL_TIMEOUT_MS)
-    return dataclasses.replace(made, context=context_of(made.context))
+        made = made.with_values(timeout_ms=GENERAL_TIMEOUT_MS)
+    return made.with_values(context=context_of(made.context))
 
 
 def index_of(context: Any) -> ContextIndex | None:

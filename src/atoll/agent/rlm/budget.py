@@ -14,8 +14,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Union
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, Union, cast
 
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import check_positive, checked_keywords
@@ -78,10 +78,6 @@ class Budget:
             "{'usd': 0.5, 'calls': 50}, or an atoll.Budget"
         )
 
-    def to_dict(self) -> dict[str, float | None]:
-        """Return the limits as plain data."""
-        return {name: getattr(self, name) for name in (*METERED, "iterations")}
-
 
 @dataclass(slots=True)
 class Bill:
@@ -91,16 +87,17 @@ class Bill:
     tokens: int = 0
 
 
+@dataclass(slots=True)
 class Kept:
     """Amounts that an account keeps for a last call."""
 
-    def __init__(self, account: Account, amounts: dict[str, float]) -> None:
-        self._account, self._amounts = account, amounts
+    account: Account
+    amounts: dict[str, float]
 
     def free(self) -> None:
         """Let them be used; calling it twice does nothing."""
-        amounts, self._amounts = self._amounts, {}
-        self._account._free(amounts)
+        self.account._keep(self.amounts, -1)
+        self.amounts = {}
 
 
 class Account:
@@ -140,7 +137,11 @@ class Account:
 
         Infinite without a limit.
         """
-        return min(account._left(what, settled=settled) for account in self._line())
+        least, account = UNLIMITED, cast("Account | None", self)
+        while account is not None:
+            least = min(least, account._left(what, settled=settled))
+            account = account._parent
+        return least
 
     def check(self, *meters: str) -> None:
         """BudgetError if nothing of one of these may be used any more."""
@@ -177,15 +178,10 @@ class Account:
         At most what is left is kept. Seconds are kept in this account alone: those of accounts
         that run side by side do not add up.
         """
-        kept = {
-            what: _units(what, max(0.0, min(amount, self.left(what))))
-            for what, amount in amounts.items()
-        }
-        for account in self._line():
-            for what, amount in kept.items():
-                if what != "seconds" or account is self:
-                    account._kept[what] += amount
-        return Kept(self, kept)
+        for what, amount in amounts.items():
+            amounts[what] = _units(what, max(0.0, min(amount, self.left(what))))
+        self._keep(amounts, 1)
+        return Kept(self, amounts)
 
     async def settlement(self) -> None:
         """Wait until some call of the run is settled: there may be more to set aside then."""
@@ -193,13 +189,13 @@ class Account:
 
     def share(self, part: float) -> Account:
         """Return an account for a child: `part` of what is left of each limit."""
-        limits = self.budget.to_dict()
+        limits = asdict(self.budget)
         for name in METERED:
             if limits[name] is not None:
                 amount = max(0.0, self.left(name)) * part
                 least = 1 if name in ("tokens", "calls") else 1 / SHARES_OF_A_DOLLAR
                 limits[name] = max(least, int(amount) if least == 1 else amount)
-        return Account(Budget(**limits), parent=self, clock=self._clock)  # type: ignore[arg-type]
+        return Account(Budget(**limits), parent=self, clock=self._clock)
 
     def _left(self, what: str, *, settled: bool) -> float:
         limit = getattr(self.budget, what)
@@ -220,11 +216,12 @@ class Account:
         self._settled.set()  # whoever waits looks again
         self._settled.clear()
 
-    def _free(self, kept: dict[str, float]) -> None:
+    def _keep(self, amounts: dict[str, float], sign: int) -> None:
+        """Keep amounts, or with -1 free them, here and above."""
         for account in self._line():
-            for what, amount in kept.items():
+            for what, amount in amounts.items():
                 if what != "seconds" or account is self:
-                    account._kept[what] -= amount
+                    account._kept[what] += sign * amount
         self._settled.set()
         self._settled.clear()
 
@@ -236,9 +233,10 @@ class Account:
 
     def _warn(self) -> None:
         for what in METERED:
-            limit, used = getattr(self.budget, what), self.spent(what)
+            limit = getattr(self.budget, what)
             if limit is None or what in self._warned:
                 continue
+            used = self.spent(what)
             if 100 * _units(what, used) >= WARN_AT_PERCENT * _units(what, limit):
                 self._warned.add(what)
                 if self._on_warning is not None:

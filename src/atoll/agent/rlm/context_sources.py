@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +49,11 @@ class ContextSource:
     tag: str = ""
     """A text that each line above a file contains, and no file."""
 
-    @cached_property
-    def index(self) -> ContextIndex | None:
-        """The index over the text, or over the readable form of data; made once."""
-        return index_of(self.context)
+    index: ContextIndex | None = field(init=False)
+    """The index over the text, or over the readable form of data."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", index_of(self.context))
 
     @property
     def kind(self) -> str:
@@ -71,19 +71,13 @@ def read_context(given: Any) -> ContextSource:
     """Return the context of what was given: of paths, the files' texts together."""
     if isinstance(given, ContextSource):
         return given
-    paths = _paths(given)
-    if not paths:
+    many = given if isinstance(given, list | tuple) else [given]
+    paths = [path.expanduser() for path in many if isinstance(path, Path)]
+    if not paths or len(paths) < len(many):
         return ContextSource(context=context_of(given))
     if len(paths) == 1 and not paths[0].is_dir():
         return ContextSource(context=_alone(paths[0]))
     return _together(paths)
-
-
-def _paths(given: Any) -> Sequence[Path]:
-    many = given if isinstance(given, list | tuple) else [given]
-    return (
-        [path.expanduser() for path in many] if all(isinstance(path, Path) for path in many) else []
-    )
 
 
 class _Room:

@@ -79,7 +79,8 @@ class RLM(RLMHints):
 
         How the run ended is told to the trajectory.
         """
-        self._require_open()
+        if self._closed:
+            raise SandboxClosedError(CLOSED)
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
 
             def warn(what: str, used: float, limit: float) -> None:
@@ -125,8 +126,7 @@ class RLM(RLMHints):
 
         async def ask(prompt: str) -> str:
             messages = [Message("user", prompt)]
-            call = calls.writer.new_call()
-            return (await calls.ask(calls.models.sub, messages, call, most.max_tokens)).text
+            return (await calls.ask(calls.models.sub, messages, most.max_tokens)).text
 
         made = Operators(
             ask, ValueCache(most.environment.query_cache), characters=most.query_characters // 2
@@ -145,7 +145,8 @@ class RLM(RLMHints):
 
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
-        self._require_open()
+        if self._closed:
+            raise SandboxClosedError(CLOSED)
         warn_of_path(context)
         made = Session(self, context)
         self._sessions.add(made)
@@ -157,10 +158,6 @@ class RLM(RLMHints):
         for session in tuple(self._sessions):
             await session.close()
         await self._models.close()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise SandboxClosedError(CLOSED)
 
     async def __aenter__(self) -> Self:
         return self

@@ -197,7 +197,7 @@ class Loop:
     ) -> None:
         self._config, self._calls, self._env, self._subcalls = config, calls, env, subcalls
         self._model = calls.models.at(calls.depth)
-        self.profile = prompts.chosen_profile(config.profile, self._model.name)
+        self.profile = prompts.profile_of(self._model.name, config.profile)
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
         self._question = self._reminder = self._hint = ""
@@ -207,7 +207,9 @@ class Loop:
         """Work on a question until there is an answer or a limit; `first` describes the context."""
         self._question = question
         self._reminder = prompts.reminder(self.profile, question)
-        example = prompts.example_of(self.profile, wanted=self._config.examples)
+        example = self.profile.example
+        if self._config.examples is not None:
+            example = (example or prompts.EXAMPLE) if self._config.examples else ()
         system = self._system(example=bool(example))
         message = self._first_message(question, first)
         kept = self._keep_last_call(message)
@@ -279,7 +281,9 @@ class Loop:
             self._turns += 1
             self._subcalls.begin_turn()
             self._hint = ""
-            completion = await self._ask(history.messages, self._config.max_tokens)
+            completion = await self._calls.ask(
+                self._model, history.messages, self._config.max_tokens
+            )
             reply = parse(completion.text, is_cut=completion.finish == "length")
             observations = [await self._cell(code) for code in reply.cells]
             if self._env.final is None and (reply.variable or reply.answer) is not None:
@@ -296,10 +300,6 @@ class Loop:
         return await self._forced(
             history, f"{counted(most, 'turns')} {'was' if most == 1 else 'were'} made", kept
         )
-
-    async def _ask(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:
-        call = self._calls.writer.new_call()
-        return await self._calls.ask(self._model, messages, call, max_tokens)
 
     async def _cell(self, code: str) -> str:
         """Run a cell, unless an earlier one of the same reply has given the answer."""
@@ -446,7 +446,7 @@ class Loop:
             room = min(room, least + LAST_NOTES) if dear else room
             room = min(room / MARGIN, self._config.history_tokens)
             whole = part(prompts.LAST_SYSTEM, last, room)
-        return await self._ask(whole, most)
+        return await self._calls.ask(self._model, whole, most)
 
     def _ended(self, ended: Ended, text: str, reason: str) -> RunResult:
         return RunResult(

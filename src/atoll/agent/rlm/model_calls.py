@@ -112,12 +112,13 @@ class ModelCalls:
         return self if self.above is None else self.above.root
 
     async def ask(
-        self, model: Model, messages: Sequence[Message], call: str, max_tokens: int = MAX_TOKENS
+        self, model: Model, messages: Sequence[Message], max_tokens: int = MAX_TOKENS
     ) -> Completion:
         """Return a model's reply, without reasoning in tags at its beginning.
 
         Raise BudgetError if it cannot be paid for or does not come in time.
         """
+        call = self.writer.new_call()
         self.account.check("calls", "seconds")
         left = self.account.left("seconds")
         try:

@@ -103,9 +103,12 @@ class RLMConfig:
             check_positive(name, getattr(self, name))
         if not isinstance(self.max_depth, int) or self.max_depth < 0:
             raise ConfigError(f"max_depth must be 0 or more, not {self.max_depth!r}")
-        unset = EnvironmentConfig()
-        if taken := [n for n in OURS if getattr(self.environment, n) != getattr(unset, n)]:
-            raise ConfigError(f"{taken[0]} is not for a run's sandboxes: the run itself sets it")
+        for name in OURS:
+            if (
+                getattr(self.environment, name)
+                != EnvironmentConfig.__dataclass_fields__[name].default
+            ):
+                raise ConfigError(f"{name} is not for a run's sandboxes: the run itself sets it")
 
 
 def configured(
@@ -117,7 +120,7 @@ def configured(
         raise ConfigError(
             f"not an RLMConfig: {config!r:.60}. Write options by name, such as max_depth=1"
         )
-    given = {**fitting(window), **options}
+    given = {**({} if window is None else fitting(window)), **options}
     own: dict[str, Any] = {}
     rest: dict[str, Any] = {}
     for name, value in given.items():
@@ -125,15 +128,14 @@ def configured(
             own[name] = value
         else:
             rest[name] = value
-    base = config or RLMConfig()
-    environment = merge(base.environment, rest, EnvironmentConfig)
-    return dataclasses.replace(base, environment=environment, **own)
+    if config is None:
+        return RLMConfig(environment=merge(None, rest, EnvironmentConfig), **own)
+    environment = merge(config.environment, rest, EnvironmentConfig)
+    return dataclasses.replace(config, environment=environment, **own)
 
 
-def fitting(window: int | None) -> dict[str, int]:
-    """Return the fields of RLMConfig for a window of so many tokens; {} if window is None."""
-    if window is None:
-        return {}
+def fitting(window: int) -> dict[str, int]:
+    """Return the fields of RLMConfig for a window of so many tokens."""
     if window < LEAST_WINDOW:
         raise ConfigError(f"a window must have at least {LEAST_WINDOW:,} tokens, not {window:,}")
     reply = min(MAX_TOKENS, window // 8)

@@ -258,17 +258,14 @@ FAMILIES = (
 """Families by their names; the first that fits. A model of no known family gets an example."""
 
 
-def profile_of(model: str) -> Profile:
-    """Return the profile of a model, by its name."""
+def profile_of(model: str, name: str | None = None) -> Profile:
+    """Return the profile of this name, or, without one, that of the model by the model's name."""
+    if name is not None:
+        return PROFILES[name]
     for known, profile in FAMILIES:
         if known.search(model.lower()):
             return profile
     return MEDIUM
-
-
-def chosen_profile(name: str | None, model: str) -> Profile:
-    """Return the profile of this name, or, without one, that of the model."""
-    return profile_of(model) if name is None else PROFILES[name]
 
 
 def reminder(profile: Profile, question: str) -> str:
@@ -286,13 +283,6 @@ def repeated(question: str, codes: Iterable[str]) -> str:
     words = [match for match in _TELLING.findall(question) if match.lower() not in tried]
     calls = [f'grep("{fromkey}")' for fromkey in dict.fromkeys(words)][:MAX_CALLS]
     return REPEATED.format(calls=", ".join(calls) or "grep for another word")
-
-
-def example_of(profile: Profile, *, wanted: bool | None) -> tuple[str, ...]:
-    """Return the example that comes first; `wanted` overrules the profile."""
-    if wanted is None:
-        return profile.example
-    return (profile.example or EXAMPLE) if wanted else ()
 
 
 def check_profile(name: str | None) -> None:
@@ -367,8 +357,8 @@ def facts(index: ContextIndex | None, given: ContextSource) -> dict[str, object]
     """Return the same as data, without any of the text."""
     kind = "files" if given.files else given.kind.rstrip(",")
     known = {"kind": kind, "length": 0 if index is None else index.length}
-    counts = {"files": given.files, "skipped": given.skipped}
-    return known | {name: number for name, number in counts.items() if number}
+    known |= {"files": given.files} if given.files else {}
+    return known | ({"skipped": given.skipped} if given.skipped else {})
 
 
 def _titles(index: ContextIndex) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import atoll
 from atoll.agent.environment.core import REPLEnvironment
-from atoll.agent.environment.exploration import ExplorationLog, context_tokens
+from atoll.agent.environment.exploration import context_tokens, explored
 from atoll.agent.environment.options import context_of
 from atoll.agent.memory.learner import Learner, quality
 from atoll.agent.rlm import budget, prompts
@@ -126,14 +126,14 @@ class Run:
     async def root(self, question: str, context: Any, calls: ModelCalls) -> RunResult:
         """Begin a run: emit what is given, choose a way, and follow it."""
         given = await asyncio.to_thread(read_context, context)
-        index = await asyncio.to_thread(getattr, given, "index")
+        index = given.index
         calls.writer.emit(
             events.RunStarted(
                 question=question,
                 model=calls.models.main.name,
                 sub_model=calls.models.sub.name,
                 context=facts(index, given),
-                budget=self._budget.to_dict(),
+                budget=dataclasses.asdict(self._budget),
                 atoll_version=atoll.__version__,
             )
         )
@@ -153,7 +153,7 @@ class Run:
     def _with_documents(self, given: ContextSource) -> EnvironmentConfig:
         environment = self._config.environment
         if environment.documents is None and given.documents is not None:
-            return dataclasses.replace(environment, documents=given.documents)
+            return environment.with_values(documents=given.documents.absolute())
         return environment
 
     def _tell_unpriced(self, calls: ModelCalls, usd: float) -> None:
@@ -165,9 +165,8 @@ class Run:
 
     async def _child(self, task: str, context: Any, calls: ModelCalls) -> RunResult:
         """Make a run within the run: the same sandboxes, but the documents stay the root's."""
-        environment = dataclasses.replace(self._config.environment, **NOT_A_CHILDS)
-        given = ContextSource(context=await asyncio.to_thread(context_of, context))
-        await asyncio.to_thread(getattr, given, "index")  # made once, in a thread: it takes time
+        environment = self._config.environment.with_values(**NOT_A_CHILDS)
+        given = await asyncio.to_thread(lambda: ContextSource(context=context_of(context)))
         return await self._work(task, given, calls, environment)
 
     async def _work(
@@ -226,7 +225,7 @@ class Run:
         if is_chosen:
             chosen = Plan(way=config.strategy, why="the caller chose it")
         model = task.calls.models.at(task.calls.depth).name
-        profile = prompts.chosen_profile(config.profile, model)
+        profile = prompts.profile_of(model, config.profile)
         if profile.is_short and not (is_chosen or others or self._needs_loop(environment)):
             chosen = planner.by_question(chosen, task.asked, model)
         if environment.memory is None or is_question:
@@ -285,8 +284,8 @@ class Run:
     ) -> RunResult:
         """Run the loop with a sandbox beside it; `hint` is what earlier runs tell."""
         subcalls = Subcalls(self._config, calls, given.context, self._child, self._clean)
-        config = dataclasses.replace(
-            environment, context=given.context, max_concurrency=self._config.concurrency
+        config = environment.with_values(
+            context=given.context, max_concurrency=self._config.concurrency
         )
         live = self._live if self._live is not None and not calls.depth else LiveEnvironment()
         try:
@@ -309,8 +308,7 @@ class Run:
 
 async def _explored(ending: RunResult, env: REPLEnvironment, calls: ModelCalls) -> RunResult:
     """Return the ending with how it was found, and tell that to the trajectory."""
-    quotes = [given.quote for given in ending.evidence]
-    seen = ExplorationLog(env.invocations).summary(ending.text, *quotes)
+    seen = explored(env.invocations, ending)
     nodes, left_out = await asyncio.to_thread(env.research.graph)
     calls.writer.emit(
         events.Explored(
@@ -352,8 +350,7 @@ class LiveEnvironment:
             self.used = True
             await self._env.next_question()
             return self._env
-        asked = dataclasses.replace(
-            config,
+        asked = config.with_values(
             on_llm_query=self._llm_query,
             on_rlm_query=self._rlm_query,
             record_exploration=False,

@@ -224,12 +224,8 @@ class Subcalls:
         return too_deep or too_late or account.left("calls") * CHILD_SHARE < LEAST_CALLS
 
     async def _answer(self, calls: ModelCalls, prompt: str) -> RunResult:
-        completion = await calls.ask(
-            calls.models.sub,
-            [Message("user", prompt)],
-            calls.writer.new_call(),
-            self._config.max_tokens,
-        )
+        message, most = Message("user", prompt), self._config.max_tokens
+        completion = await calls.ask(calls.models.sub, [message], most)
         tokens = completion.usage.output_tokens
         if not completion.text.strip():
             raise ModelReplyError(f"the answer of the model is empty, after {tokens:,} tokens")

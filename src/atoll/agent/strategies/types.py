@@ -106,7 +106,7 @@ class Task:
         """Return the model's reply to a conversation, on the run's account."""
         calls = self.calls
         model = calls.models.at(calls.depth)
-        return await calls.ask(model, messages, calls.writer.new_call(), max_tokens)
+        return await calls.ask(model, messages, max_tokens)
 
     def price(self, prompt: int, reply: int, *, calls: int = 1, most_calls: int = 1) -> Price:
         """Return the price of calls with so many tokens in the prompt and in the reply of each."""

@@ -60,41 +60,37 @@ def clamp(value: float) -> float:
     return value if _is_number(value) else (NUMBER_CAP if value > 0 else -NUMBER_CAP)
 
 
-def plain(value: Any, cap: int = DATA_CAP) -> Any:
-    """Return the value as JSON data; parts that are too long or too deep are marked as cut."""
-    return _Plain(cap).of(value, DEPTH_CAP)
-
-
 def fits(kind: str, value: Any) -> bool:
     """Return whether a value that was read has the type of its field's annotation."""
     return any(_CHECKS[part](value) for part in kind.split(" | "))
 
 
-class _Plain:
-    """Walks a value with a budget of characters and of values."""
+@dataclass(slots=True)
+class Plain:
+    """Makes JSON data of a value, within so many characters and values."""
 
-    def __init__(self, cap: int) -> None:
-        self._characters, self._values = cap, VALUE_CAP
+    characters: int
+    values: int = VALUE_CAP
 
     def of(self, value: Any, depth: int) -> Any:
-        self._values -= 1
+        """Return the value as data; parts that are too long or too deep are marked as cut."""
+        self.values -= 1
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, (int, float)):
             return value if _is_number(value) else "[cut: no plain number]"
-        if isinstance(value, (Mapping, list, tuple)):
-            return self._many(value, depth) if depth else "[cut: too deep]"
-        return self._text(value if isinstance(value, str) else f"[a {type(value).__name__}]")
-
-    def _many(self, value: Mapping[Any, Any] | list[Any] | tuple[Any, ...], depth: int) -> Any:
-        if isinstance(value, Mapping):
-            room = list(value.items())[: max(self._values, 0)]
-            return {self._text(str(key)): self.of(item, depth - 1) for key, item in room}
-        return [self.of(item, depth - 1) for item in value[: max(self._values, 0)]]
+        if not isinstance(value, (Mapping, list, tuple)):
+            return self._text(value if isinstance(value, str) else f"[a {type(value).__name__}]")
+        if not depth:
+            return "[cut: too deep]"
+        items = list(value)[: max(self.values, 0)]
+        if not isinstance(value, Mapping):
+            return [self.of(item, depth - 1) for item in items]
+        return {self._text(str(key)): self.of(value[key], depth - 1) for key in items}
 
     def _text(self, text: str) -> str:
-        kept = cut(text, max(self._characters, 0))
-        self._characters -= len(kept)
+        kept = cut(text, max(self.characters, 0))
+        self.characters -= len(kept)
         return kept
 
 
@@ -158,20 +154,17 @@ class Event:
 
     def __post_init__(self) -> None:
         for declared in fields(self):
-            value = getattr(self, declared.name)
-            kept = _bounded(value, declared.metadata.get("cap", TEXT_CAP))
+            value = kept = getattr(self, declared.name)
+            cap = declared.metadata.get("cap", TEXT_CAP)
+            if isinstance(value, str):
+                kept = cut(value, cap)
+            elif isinstance(value, (tuple, dict)) and value:
+                made = Plain(max(cap, DATA_CAP)).of(value, DEPTH_CAP)
+                kept = tuple(made) if isinstance(value, tuple) else made
+            elif isinstance(value, float):
+                kept = clamp(value)
             if kept is not value:
                 object.__setattr__(self, declared.name, kept)
-
-
-def _bounded(value: Any, cap: int) -> Any:
-    if isinstance(value, str):
-        return cut(value, cap)
-    if isinstance(value, tuple):
-        return tuple(plain(list(value), max(cap, DATA_CAP)))
-    if isinstance(value, dict):
-        return plain(value)
-    return clamp(value) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

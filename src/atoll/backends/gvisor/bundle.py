@@ -64,7 +64,11 @@ def make_spec(
         jailed=True,
         argv=runsc.command(GUEST_ROOT + RUNSC, platform, "run", f"--bundle={OWN_FOLDER}", NAME),
         env={},
-        binds=(*boot.binds(policy, interpreter), Bind(source=runsc.path, target=RUNSC)),
+        binds=(
+            *boot.binds(interpreter),
+            *boot.mount_binds(policy),
+            Bind(source=runsc.path, target=RUNSC),
+        ),
         workspace=str(config.workspace) if config.workspace else None,
         limits=limits_outside(policy, context_size),
         root=interpreter.root,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,35 +13,19 @@ from atoll.jail.supervisor.spec import GUEST_CODE, JailSpec
 from atoll.launch import boot, interpreter
 from atoll.launch.guest_handle import limits_of, start_guest
 from atoll.launch.handshake import handshake
-from atoll.launch.interpreter import GUEST_FOLDER, environment
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.config import SandboxConfig
+    from atoll.jail.supervisor.spec import Bind
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
     from atoll.launch.launcher import Launcher
     from atoll.sandbox.availability import Availability
     from atoll.sandbox.context import Context
-
-
-def make_spec(
-    config: SandboxConfig, interpreter: Interpreter, level: Isolation, context_size: int
-) -> JailSpec:
-    """Return the request to the supervisor."""
-    policy, jailed = config.policy, level >= Isolation.JAILED
-    root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
-    code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in
-    return JailSpec(
-        jailed=jailed,
-        argv=boot.command(interpreter, root, jailed=jailed),
-        env=environment(interpreter, jailed=jailed) | dict(policy.env),
-        binds=boot.binds(policy, interpreter, code),
-        workspace=str(config.workspace) if config.workspace else None,
-        limits=limits_of(policy, context_size),
-        root=interpreter.root,
-    )
 
 
 class NativeLauncher(InterpreterLauncher):
@@ -61,8 +46,34 @@ class NativeLauncher(InterpreterLauncher):
         self, config: SandboxConfig, context: Any, shared: Context | None
     ) -> RunningGuest:
         """Start a guest; SandboxStartError if that fails. A pool overrides this."""
-        spec = make_spec(config, self.python, self.level, shared.size if shared else 0)
-        return await handshake(start_guest(spec), config, context, shared)
+        handle = start_guest(self.spec(config, shared.size if shared else 0))
+        return await handshake(handle, config, context, shared)
+
+    def spec(self, config: SandboxConfig, context_size: int) -> JailSpec:
+        """Return the request to the supervisor."""
+        jailed, policy = self.level >= Isolation.JAILED, config.policy
+        argv, env, binds = _interpreter_parts(self.python, jailed)
+        return JailSpec(
+            jailed=jailed,
+            argv=argv,
+            env={**env, **policy.env},
+            binds=(*binds, *boot.mount_binds(policy)) if policy.mounts else binds,
+            workspace=str(config.workspace) if config.workspace else None,
+            limits=limits_of(policy, context_size),
+            root=self.python.root,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _interpreter_parts(
+    python: Interpreter,
+    jailed: bool,  # noqa: FBT001 - as it is cached
+) -> tuple[tuple[str, ...], Mapping[str, str], tuple[Bind, ...]]:
+    """Return command, environment and host paths of an interpreter: the same for all its guests."""
+    root = GUEST_CODE if jailed else os.path.dirname(interpreter.GUEST_FOLDER)
+    code = interpreter.GUEST_FOLDER if jailed else root  # the importer lists the folder it is in
+    env = interpreter.environment(python, jailed=jailed)
+    return boot.command(python, root, jailed=jailed), env, boot.binds(python, code)
 
 
 class NativePythonSandbox(GuestSandbox):

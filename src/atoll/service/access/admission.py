@@ -61,8 +61,8 @@ class Budget:
         self._where = where
         self._tenants: Counter[str] = Counter()
         self._held = 0
-        self._returned: deque[tuple[str, int]] = deque()
-        """What finalizers released: they run in any thread, at any time."""
+        self.returned: deque[tuple[str, int]] = deque()
+        """What is held no more: finalizers run in any thread, at any time."""
         self.reclaim: list[Reclaim] = []
         """Each drops something of a tenant, or with None of any, and returns whether it did."""
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
@@ -90,7 +90,7 @@ class Budget:
         """Count `more` bytes for something that has `size` already; Problem if they do not fit."""
         if size + more > self.each:
             raise self._reject("too_large", what, size + more)
-        if self._returned:
+        if self.returned:
             self._collect()
         while self._tenants[tenant] + more > self.each:
             if not any(drop(tenant) for drop in self.reclaim):
@@ -103,18 +103,13 @@ class Budget:
         self._tenants[tenant] += more
         self._held += more
 
-    def give_back(self, tenant: str, size: int) -> None:
-        """Stop counting bytes; from any thread."""
-        if size:
-            self._returned.append((tenant, size))
-
     def describe(self) -> BudgetUse:
         """Return the figures for operators."""
         return BudgetUse(self.held, self.total, self.each)
 
     def _collect(self) -> None:
-        while self._returned:
-            tenant, size = self._returned.popleft()
+        while self.returned:
+            tenant, size = self.returned.popleft()
             self._tenants[tenant] -= size
             self._held -= size
             if not self._tenants[tenant]:
@@ -157,7 +152,8 @@ class Holding:
         """Hold fewer bytes."""
         less = max(0, min(less, self.size))  # after its release it stays empty
         self.size -= less
-        self._budget.give_back(self.tenant, less)
+        if less:
+            self._budget.returned.append((self.tenant, less))
 
     def resize(self, size: int) -> None:
         """Hold exactly `size` bytes; Problem if they do not fit."""
@@ -187,7 +183,7 @@ class Holding:
 
     def __del__(self) -> None:
         if self.size:
-            self._budget.give_back(self.tenant, self.size)
+            self._budget.returned.append((self.tenant, self.size))
 
     def __enter__(self) -> Self:
         return self

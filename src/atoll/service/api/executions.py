@@ -12,7 +12,7 @@ from msgspec import Struct
 from starlette.responses import Response
 
 from atoll.sandbox import command as commands
-from atoll.sandbox.base import check_code
+from atoll.sandbox.base import MAX_CODE_LENGTH, check_code
 from atoll.service.core.work import (
     CellRequest,
     Request,
@@ -54,14 +54,9 @@ class CancelledExecution(Struct):
 
 async def run(call: ApiRequest) -> Json[RunResult | Accepted] | EventResponse:
     """Run code in a fresh sandbox, which is destroyed at its end."""
-    request, detach = await _run_request(call)
-    return await _respond(call, request, detach=detach)
-
-
-async def _run_request(call: ApiRequest) -> tuple[RunRequest, bool]:
-    """Return what a request asks for, and whether it does not wait for the end."""
     given = await call.json(bodies.Run)
-    check_code(given.code)
+    if len(given.code) > MAX_CODE_LENGTH:
+        check_code(given.code)
     service, principal, callbacks = call.service, call.principal, None
     if given.is_plain:
         options = msgspec.convert(given, bodies.Options, from_attributes=True)
@@ -78,12 +73,12 @@ async def _run_request(call: ApiRequest) -> tuple[RunRequest, bool]:
         code=given.code,
         config=config,
         callbacks=callbacks,
-        stdin=given.standard_input(),
+        stdin=given.stdin if given.stdin_b64 is None else given.standard_input(),
         files=files,
         return_files=given.return_files,
         needs_sandbox=heard or given.return_files or bool(files),
     )
-    return request, given.detach
+    return await _respond(call, request, detach=given.detach)
 
 
 async def execute(call: ApiRequest) -> Json[RunResult | Accepted] | EventResponse:

@@ -171,7 +171,7 @@ async def pause(call: ApiRequest) -> SessionInfo:
 async def resume(call: ApiRequest) -> SessionInfo:
     """Let a session that was paused run again."""
     hosted = call.session
-    async with hosted.session.in_turn():
+    async with hosted.session:
         hosted.touch()
     return hosted.describe()
 
@@ -242,7 +242,7 @@ async def validate(call: ApiRequest) -> Validity:
 
 async def list_variables(call: ApiRequest) -> VariableList:
     """List a session's variables with type and size."""
-    async with call.session.session.in_turn() as box:
+    async with call.session.session as box:
         listed = await box.variables(hidden=call.flag("hidden"))
     return VariableList(list(listed), listed.truncated)
 
@@ -346,7 +346,7 @@ async def saved_state(call: ApiRequest, hosted: HostedSession) -> AsyncIterator[
     """Yield a session's state; what it may take is counted before it is made."""
     most = hosted.session.config.max_state_bytes
     with call.service.memory.admit(call.principal, most, "a state of max_state_bytes") as held:
-        async with hosted.session.in_turn() as box:
+        async with hosted.session as box:
             blob = await box.save()
         hosted.touch()
         held.resize(len(blob))

@@ -141,9 +141,11 @@ class Execution:
             body = await asyncio.to_thread(encode, result)
         else:
             body = encode(result)
-        if not self.fits(body):
-            result.cut()
-            body, self.displays = encode(result), ()
+        if self.fits(body):
+            self.end_as(200, body)
+            return
+        result.cut()
+        body, self.displays = encode(result), ()
         self.finish(200, body)
 
     @property
@@ -271,6 +273,10 @@ class Execution:
             text = "there is no room in memory for the result: print and return less"
             problem = Problem(429, "memory", text, retry_after=1, retryable=False)
             status, body = problem.status, encode(problem.describe())
+        self.end_as(status, body)
+
+    def end_as(self, status: int, body: bytes) -> None:
+        """End it with JSON that is held."""
         self.status, self.body, self.ended = status, body, clock.now()
         self._seq += 1
         if self._news is not None:

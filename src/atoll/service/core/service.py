@@ -204,7 +204,8 @@ class Service:
 
     def act_for(self, principal: Principal) -> None:
         """Let this task, and what it starts, use the share of a key; 429 if too much waits."""
-        if self.threads.waiting_of(principal.key) >= MAX_WAITING_THREADS:
+        threads = self.threads
+        if threads.share.waiting and threads.waiting_of(principal.key) >= MAX_WAITING_THREADS:
             text = f"{MAX_WAITING_THREADS} operations of the key wait for a thread"
             raise Problem(429, "rate_limited", f"{text}: send fewer at a time", retry_after=1)
         OWNER.set(principal.key)

@@ -164,7 +164,7 @@ class Sessions:
         held = self._budget.admit(principal, config_size(parent.session.config), _CONFIG)
         async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
-            async with parent.session.in_turn() as box:
+            async with parent.session as box:
                 twin = await cast("HostedSandbox", box).fork_with(config)
             try:
                 session = await self._table.open(config, callbacks, twin)

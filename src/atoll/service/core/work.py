@@ -244,7 +244,7 @@ class RunRequest(Struct, kw_only=True):
         """Run the code, and return its result."""
         begun, config = time.monotonic(), self.config
         if self.callbacks is None:
-            config = config.with_output(execution.hear)
+            config = config.with_values(on_output=execution.hear)
         try:
             async with service.limit.slot(None, execution.wait_in_queue) as slot:
                 left = clock.time_left(config.timeout_ms, begun)
@@ -255,16 +255,13 @@ class RunRequest(Struct, kw_only=True):
                 if service.runner is None or self.needs_sandbox or limited:
                     return await self._run_in_sandbox(execution, service, config, left)
                 execution.begin()
-                result = await service.runner(self.code, config, timeout_ms=left, **self._options)
+                more = {} if self.stdin is None else {"stdin": self.stdin}
+                result = await service.runner(self.code, config, timeout_ms=left, **more)
                 (self.callbacks or execution).flush()
                 return service.ended(execution, result, (result.cpu_ms or 0) / 1000)
         finally:
             if config.context is not None:
                 close(config)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        return {} if self.stdin is None else {"stdin": self.stdin}
 
     async def _run_in_sandbox(
         self, execution: Execution, service: Service, config: SandboxConfig, left: float
@@ -275,7 +272,8 @@ class RunRequest(Struct, kw_only=True):
                 await box.execute(self.setup)
             execution.interrupt = box.cancel
             execution.begin()
-            result = await box.execute(self.code, timeout_ms=left, **self._options)
+            more: Any = {} if self.stdin is None else {"stdin": self.stdin}
+            result = await box.execute(self.code, timeout_ms=left, **more)
             (self.callbacks or execution).flush()
             await service.cpu.charge(meter, total=(result.cpu_ms or 0) / 1000)
             if meter.stopped is not None:
@@ -374,7 +372,7 @@ class SessionRequest(Struct, kw_only=True):
         hosted.touch()
         try:
             async with (
-                session.in_turn() as box,
+                session as box,
                 service.limit.slot(session.waiter, execution.wait_in_queue) as slot,
             ):
                 left = clock.time_left(self.timeout_ms or session.config.timeout_ms, begun)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import time
@@ -194,14 +195,18 @@ class App:
     async def _owner(self, request: Request, route: Route) -> Principal:
         """Return whose key a request has; another service of a fleet may have made it just now."""
         service, fleet = self._service, self._service.fleet
+        if route.who is not None:
+            owner = functools.partial(route.who, service, request)
+        else:
+            owner = functools.partial(service.keys.check, request.headers, basic=route.basic)
         try:
-            return route.owner(service, request)
+            return owner()
         except Problem as exc:
             if fleet is None or exc.reason != "unknown":
                 raise
             if not await fleet.keys.look_for(service.database):
                 raise
-        return route.owner(service, request)
+        return owner()
 
     def _signed_in(self, request: Request, route: Route) -> Principal | None:
         """Return who a page of ours acts for; refuse every other page's request."""
@@ -214,7 +219,8 @@ class App:
         return principal
 
     def _find(self, request: Request, *, two_lengths: bool) -> tuple[Route, dict[str, str]]:
-        self._check_host(request.headers.get("host", ""))
+        if (host := request.headers.get("host", "")) not in self._hosts:
+            self._check_host(host)
         if two_lengths:  # a proxy may see another end of the body than this service
             text = "send Content-Length or Transfer-Encoding, not both"
             raise Problem(400, "framing", text)

@@ -235,14 +235,12 @@ class Run(Sandbox, kw_only=True, frozen=True):
     return_files: bool = False
     detach: bool = False
 
-    def standard_input(self) -> str | bytes | None:
-        """Return the standard input; 400 if it is given twice, or is not base64."""
-        if self.stdin_b64 is None:
-            return self.stdin
+    def standard_input(self) -> bytes:
+        """Return standard input given as base64; 400 if it is given twice, or is not base64."""
         if self.stdin is not None:
             raise Problem(400, "invalid", "give stdin or stdin_b64, not both")
         try:
-            return base64.b64decode(self.stdin_b64, validate=True)
+            return base64.b64decode(self.stdin_b64 or "", validate=True)
         except ValueError:
             raise Problem(400, "invalid", "stdin_b64 is not base64") from None
 

@@ -59,12 +59,6 @@ class Route:
     page: bool = False
     """Whether it is a page of the console, which any page may link to."""
 
-    def owner(self, service: Service, request: Request) -> Principal:
-        """Return who makes a request; Problem if it does not say so in a way that is valid."""
-        if self.who is not None:
-            return self.who(service, request)
-        return service.keys.check(request.headers, basic=self.basic)
-
     @property
     def answers(self) -> list[Any]:
         """The shapes of its JSON answers: none for a stream, for bytes and for 204."""

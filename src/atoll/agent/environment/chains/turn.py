@@ -140,12 +140,15 @@ def refusal(name: str, tool: Tool | None) -> str | None:
     return f"{name} changes something and is not for chains: {ALONE}"
 
 
+@dataclass
 class Cells:
     """Runs the cells of one environment, as they are or as chains."""
 
-    def __init__(self, registry: Registry, config: EnvironmentConfig) -> None:
-        self._registry, self._config = registry, config
-        self._mode = config.tool_chain_mode or "seq"
+    _registry: Registry
+    _config: EnvironmentConfig
+
+    def __post_init__(self) -> None:
+        self._mode = self._config.tool_chain_mode or "seq"
 
     async def run(
         self, box: BaseSandbox, code: str, timeout_ms: float | None, turn: int

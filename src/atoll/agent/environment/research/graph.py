@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from atoll.agent.memory.vectors import Words, pack, similarities
@@ -85,13 +85,15 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@dataclass(slots=True)
 class Similarity:
     """Vectors of nodes by the encoder, made once each; and of hashed words where it is missing."""
 
-    def __init__(self, embedder: Embedder | None, threshold: float, *, on: bool) -> None:
-        self._embedder, self._threshold, self._on = embedder, threshold, on
-        self._failed = ""
-        self.vectors: dict[str, bytes] = {}
+    _embedder: Embedder | None
+    _threshold: float
+    _on: bool
+    _failed: str = ""
+    vectors: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def state(self) -> str:
@@ -280,14 +282,13 @@ class ResearchContext:
 
         `fingerprint` returns what changes when a document of this name does; None if it is gone.
         """
-        self._similarity = Similarity(embedder, semantic_threshold, on=use_semantic)
+        self._similarity = Similarity(embedder, semantic_threshold, use_semantic)
         self._clean, self._fingerprint = clean, fingerprint
         self._lock = forks.new_rlock()
         self._nodes: dict[str, Node] = {}
         self._numbers: Counter[str] = Counter()
-        self._read = 0
-        self.forgotten = 0
-        """Nodes that are no longer kept."""
+        self._read = self.forgotten = 0
+        """Calls that were read, and nodes that are no longer kept."""
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -378,8 +379,9 @@ class ResearchContext:
         References by meaning are among them from 3 nodes on.
         """
         with self._lock:
-            self.refresh()
-            self.relate()
+            if self._nodes:
+                self.refresh()
+                self.relate()
             shown = list(self._nodes.values())[-MAX_DRAWN:]
             left_out = len(self._nodes) - len(shown) + self.forgotten
             return tuple(map(_drawn, shown)), left_out

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.agent.environment.options import EnvironmentConfig
-    from atoll.agent.environment.tools.context_tools import Documents
+    from atoll.agent.environment.tools.documents import Documents
     from atoll.agent.environment.tools.invocations import InvocationLog
     from atoll.agent.environment.turns import Final
     from atoll.search.coverage import CoverageLog
@@ -156,7 +156,7 @@ class ResearchTools:
         """Bring the research context up to the log; what an answer quotes has been analyzed."""
         self.context.update(self._log)
         if final is not None:
-            self.context.conclude([final.text, *(quote.quote for quote in final.evidence)])
+            self.context.conclude([final.text, *[quote.quote for quote in final.evidence]])
 
     def _earlier(self, query: str, most: int) -> list[dict[str, object]]:
         """Return earlier runs on similar questions; log a memory that fails, and return none."""

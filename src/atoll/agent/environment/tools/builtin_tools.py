@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.agent.environment.answers import Answers
 from atoll.agent.environment.research.tools import ResearchTools
 from atoll.agent.environment.toolbox import deterministic_tools
-from atoll.agent.environment.tools.archives import Archives
-from atoll.agent.environment.tools.context_tools import ContextTools, CutLists, Documents
+from atoll.agent.environment.tools.context_tools import ContextTools, CutLists
+from atoll.agent.environment.tools.documents import Archives, Documents, SearchTools
 from atoll.agent.environment.tools.registry import Registry
-from atoll.agent.environment.tools.search_tools import SearchTools
 from atoll.agent.environment.tools.taint import Sources
 from atoll.agent.environment.tools.web import Web
 from atoll.agent.environment.tools.work_tools import WorkTools
@@ -186,15 +186,28 @@ TABLE: dict[str, tuple[Row, ...]] = {
 """The rows of each part, in the order of the list for a model."""
 
 
-def tool_of(row: Row, part: object) -> Tool:
-    """Return the tool that a row describes, as a method of this object."""
-    return Tool(
-        name=row.name,
-        function=getattr(part, row.method or row.name),
-        usage=row.usage,
-        description=row.what,
-        **row.facts,
+@functools.cache
+def _described(name: str, kind: type[object]) -> tuple[tuple[Row, Tool], ...]:
+    """Return the tools of a part as they are described to every session, bound to no part."""
+    return tuple(
+        (
+            row,
+            Tool(
+                name=row.name,
+                function=getattr(kind, row.method or row.name).__get__(kind),
+                usage=row.usage,
+                description=row.what,
+                **row.facts,
+            ),
+        )
+        for row in TABLE[name]
     )
+
+
+def tools_of(name: str, part: object) -> Iterator[tuple[Row, Tool]]:
+    """Yield the rows of a part of a session, each with its tool."""
+    for row, tool in _described(name, type(part)):  # type: ignore[arg-type]  # a class has a hash
+        yield row, tool.with_function(getattr(part, row.method or row.name))
 
 
 class BuiltinTools:
@@ -220,8 +233,8 @@ class BuiltinTools:
             search = SearchTools(config.documents, index, config.search_server, self.cut)
             parts.callback(search.close)
             context = ContextTools(
-                index,
-                documents,
+                index=index,
+                documents=documents,
                 ledger=self.ledger,
                 shown=self.shown,
                 sources=self.sources,
@@ -260,13 +273,13 @@ class BuiltinTools:
             "web": config.web is not None,
             "work": config.work_tools,
         }
-        for name, rows in TABLE.items():
-            for row in rows:
+        for name in TABLE:
+            for row, tool in tools_of(name, parts[name]):
                 if row.name == "FINAL" and config.submit_fields is not None:
                     fields = ", ".join(f"{field}=..." for field in config.submit_fields)
                     what = "give your answer, all fields at once, and end"
-                    row = replace(row, usage=f"SUBMIT({fields})", what=what)  # noqa: PLW2901
-                self.registry.add([tool_of(row, parts[name])], hidden=not there[row.shown])
+                    tool = replace(tool, usage=f"SUBMIT({fields})", description=what)  # noqa: PLW2901
+                self.registry.add([tool], hidden=not there[row.shown])
 
     def _add_general(self, config: EnvironmentConfig) -> None:
         """Add the caller's tools, and those of ours that give way to one of the same name."""
@@ -274,8 +287,7 @@ class BuiltinTools:
         for name, what in ROUTING.items():
             if name not in given:  # a tool of the caller's with that name is the handler
                 handler = getattr(config, f"on_{name}")
-                function = refuse_routing(name) if handler is None else handler
-                routing = Tool(name=name, function=function, description=what, **_MODEL)
+                routing = refusing(name, what) if handler is None else _routing(name, what, handler)
                 self.registry.add([routing], hidden=handler is None)
         own = [tool for tool in deterministic_tools() if tool.name not in given]
         self.registry.add(own, hidden=not config.toolbox)
@@ -289,8 +301,13 @@ ROUTING = {
 """Tools that hand a task to another agent, which the caller may provide."""
 
 
-def refuse_routing(name: str) -> Callable[..., Any]:
-    """Return a function that says that there is no other agent."""
+def _routing(name: str, what: str, function: Callable[..., Any]) -> Tool:
+    return Tool(name=name, function=function, description=what, **_MODEL)
+
+
+@functools.cache
+def refusing(name: str, what: str) -> Tool:
+    """Return a tool that says that there is no other agent."""
 
     def refuse(task: str, to: str | None = None) -> str:  # noqa: ARG001 - as it is called
         raise PermissionError(
@@ -298,42 +315,7 @@ def refuse_routing(name: str) -> Callable[..., Any]:
             f"what is left. (The host can give on_{name}=function)"
         )
 
-    return refuse
-
-
-def model_tools(llm: Any, rlm: Any, worker: Any) -> Iterator[Tool]:
-    """Yield llm_query and rlm_query, of those handlers that there are, and llm_call.
-
-    llm_call is refused in words if there is no model to delegate to.
-    """
-    if llm is not None:
-        yield Tool(
-            name="llm_query",
-            function=llm,
-            usage="llm_query(prompt), batch_llm_query([prompt, ...])",
-            description="ask a language model about text that is in the prompt; a batch runs at "
-            "once, answers in order; samples=n gives a list of n answers to one prompt",
-            read_only=True,
-            **_MODEL,
-        )
-    if rlm is not None:
-        yield Tool(
-            name="rlm_query",
-            function=rlm,
-            usage="rlm_query(task, ctx), batch_rlm_query([{'task': ..., 'ctx': ...}, ...])",
-            description="give a sub-task on a long text to another one like you",
-            allowed_callers=BOTH,
-            **_MODEL,
-        )
-    yield Tool(
-        name="llm_call",
-        function=_no_worker if worker is None else worker,
-        usage="llm_call(prompt)",
-        description="delegate a small task to the worker model",
-        parameters=({"name": "prompt", "kind": 1, "annotation": "str"},),
-        read_only=True,
-        **_MODEL,
-    )
+    return _routing(name, what, refuse)
 
 
 def _no_worker(prompt: str) -> str:  # noqa: ARG001 - as it is called
@@ -341,3 +323,31 @@ def _no_worker(prompt: str) -> str:  # noqa: ARG001 - as it is called
         "llm_call is off here: there is no worker model. Do it in code. (The host of this "
         "environment can give worker=function)"
     )
+
+
+LLM_QUERY = Tool(
+    name="llm_query",
+    function=_no_worker,
+    usage="llm_query(prompt), batch_llm_query([prompt, ...])",
+    description="ask a language model about text that is in the prompt; a batch runs at "
+    "once, answers in order; samples=n gives a list of n answers to one prompt",
+    read_only=True,
+    **_MODEL,
+)
+RLM_QUERY = Tool(
+    name="rlm_query",
+    function=_no_worker,
+    usage="rlm_query(task, ctx), batch_rlm_query([{'task': ..., 'ctx': ...}, ...])",
+    description="give a sub-task on a long text to another one like you",
+    allowed_callers=BOTH,
+    **_MODEL,
+)
+LLM_CALL = Tool(
+    name="llm_call",
+    function=_no_worker,
+    usage="llm_call(prompt)",
+    description="delegate a small task to the worker model",
+    read_only=True,
+    **_MODEL,
+)
+"""Tools that ask a model: each session has those that it has a handler for, and llm_call."""

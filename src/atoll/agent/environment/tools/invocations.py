@@ -161,16 +161,18 @@ class Invocation:
         return {name: getattr(self, name) for name in named}
 
 
+@dataclass(slots=True)
 class InvocationLog:
     """Calls in order, for several threads at once."""
 
-    def __init__(self) -> None:
-        self._kept: deque[Invocation] = deque(maxlen=KEPT)
-        self._counts: Counter[str] = Counter()
-        self._explored = 0
-        self._begun, self._before = 0, Counter[str]()
-        self._awaited: dict[int, bool] = {}
-        self._lock = forks.new_lock()
+    _kept: deque[Invocation] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _counts: Counter[str] = field(default_factory=Counter)
+    explored: int = 0
+    """How many calls looked at something, since the question was asked."""
+    _begun: int = 0
+    _before: Counter[str] = field(default_factory=Counter)
+    _awaited: dict[int, bool] = field(default_factory=dict)
+    _lock: forks.Lock = field(default_factory=forks.new_lock)
 
     def add(self, invocation: Invocation, *, explored: bool) -> int:
         """Add a call that has ended and return its number, from 0 on.
@@ -180,7 +182,7 @@ class InvocationLog:
         with self._lock:
             self._kept.append(invocation)
             self._counts[invocation.tool] += 1
-            self._explored += explored
+            self.explored += explored
             return self._counts.total() - 1
 
     def expect_result(self, number: int, *, explores: bool) -> None:
@@ -198,7 +200,7 @@ class InvocationLog:
                 raise ValueError("this call does not wait for a result")
             explores = self._awaited.pop(number)
             self._kept[at] = dataclasses.replace(self._kept[at], **fields)
-            self._explored += explores and bool(self._kept[at].found)
+            self.explored += explores and bool(self._kept[at].found)
 
     def join_chain(self, parent: str, chain_id: str) -> None:
         """Add the first call of a turn to a chain, which only the second call has made one."""
@@ -218,12 +220,7 @@ class InvocationLog:
         """Count anew for another question: earlier calls stay in the log."""
         with self._lock:
             self._begun, self._before = self._counts.total(), Counter(self._counts)
-            self._explored = 0
-
-    @property
-    def explored(self) -> int:
-        """How many calls looked at something, since the question was asked."""
-        return self._explored
+            self.explored = 0
 
     def of_question(self) -> tuple[dict[str, int], tuple[Invocation, ...]]:
         """Return the calls since the question was asked: their counts, and those that are kept."""

@@ -78,19 +78,18 @@ class _Call:
     answer: Any = None
 
 
+@dataclass
 class Registry:
     """Tools by name, and the log of their calls."""
 
-    def __init__(
-        self, sources: taint.Sources | None = None, approver: taint.Approver | None = None
-    ) -> None:
-        self.log = InvocationLog()
-        self.threads = HandlerThreads(MAX_THREADS)
-        self.turn = TurnContext()
-        """The turn that runs now."""
-        self._sources, self._approver = sources or taint.Sources(None), approver
-        self._tools: dict[str, Tool] = {}
-        self._hidden: set[str] = set()
+    _sources: taint.Sources = field(default_factory=taint.Sources)
+    _approver: taint.Approver | None = None
+    log: InvocationLog = field(default_factory=InvocationLog)
+    threads: HandlerThreads = field(default_factory=lambda: HandlerThreads(MAX_THREADS))
+    turn: TurnContext = field(default_factory=TurnContext)
+    """The turn that runs now."""
+    _tools: dict[str, Tool] = field(default_factory=dict)
+    _hidden: set[str] = field(default_factory=set)
 
     def add(self, tools: Iterable[Tool], *, hidden: bool = False) -> None:
         """Add tools; a hidden one can be called but is in no list."""

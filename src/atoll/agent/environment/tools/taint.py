@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date, timedelta
 from datetime import time as clock
 from decimal import Decimal
@@ -81,16 +81,17 @@ class Approval:
 Approver = Callable[[Approval], bool | Awaitable[bool]]
 
 
+@dataclass(slots=True)
 class Sources:
     """The texts that came in during a session; for several threads at once."""
 
-    def __init__(self, index: ContextIndex | None) -> None:
-        self._index = index
-        self._texts: deque[tuple[str, str]] = deque()
-        self._characters, self._dropped = 0, False
-        self._lock = forks.new_lock()
-        self.enabled = True
-        """Whether any tool looks at its arguments' origins; if not, nothing is kept."""
+    _index: ContextIndex | None = None
+    _texts: deque[tuple[str, str]] = field(default_factory=deque)
+    _characters: int = 0
+    _dropped: bool = False
+    _lock: forks.Lock = field(default_factory=forks.new_lock)
+    enabled: bool = True
+    """Whether any tool looks at its arguments' origins; if not, nothing is kept."""
 
     def note(self, source: str, value: Any) -> None:
         """Keep the texts of a value that an untrusted source has returned."""

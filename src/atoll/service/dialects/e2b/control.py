@@ -158,7 +158,7 @@ async def create(call: ApiRequest) -> Json[SandboxInfo]:
 async def connect(call: ApiRequest) -> SandboxInfo:
     """Return a sandbox with its tokens; a paused sandbox runs again."""
     hosted, given = call.session, await call.json(Timeout)
-    async with hosted.session.in_turn():
+    async with hosted.session:
         hosted.touch()
     facts, most = hosted.facts, call.service.settings.max_seconds
     until = clock.now() + _seconds(given.timeout) - facts.created

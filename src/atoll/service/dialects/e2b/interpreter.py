@@ -139,7 +139,7 @@ async def restart_context(call: ApiRequest) -> None:
     if ident != DEFAULT:
         await _forget(hosted, ident)
         return
-    async with hosted.session.in_turn() as box:
+    async with hosted.session as box:
         names = [variable.name for variable in await box.variables()]
         await box.execute(f"for _one in {names!r}: globals().pop(_one, None)\ndel _one")
 
@@ -161,7 +161,7 @@ def refuse(problem: Problem, _request_id: str) -> Response:
 
 async def _forget(hosted: HostedSession, ident: str) -> None:
     """Delete the variables of a context."""
-    async with hosted.session.in_turn() as box:
+    async with hosted.session as box:
         await box.execute(f"globals().get('_e2b_contexts', {{}}).pop({ident!r}, None);")
 
 

@@ -89,7 +89,7 @@ async def configure(
         policy=None if memory is None else bodies.Policy(memory_bytes=min(memory, 1 << 30)),
     )
     config, callbacks = await call.service.configure(call.principal, asked)
-    return config.with_output(None), callbacks  # nobody reads events
+    return config.with_values(on_output=None), callbacks  # nobody reads events
 
 
 def timeout(given: wire.Exec, call: ApiRequest) -> float:
