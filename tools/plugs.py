@@ -92,6 +92,7 @@ TABLE: dict[str, Judge] = {
             "tests/test_local_repl.py",
             "tests/test_local_repl_persistent.py",
             "tests/test_rlm_query.py",
+            "tests/test_multi_turn_integration.py",
         ),
     ),
     "sandboxfusion": Judge(packages=("sandbox-fusion>=0.3.7",), own="judge_sandboxfusion.py"),
