@@ -13,7 +13,7 @@ import harbor
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "image_root"))
+sys.path.insert(0, str(ROOT / "tests"))
 TASK = """\
 schema_version = "1.0"
 [task]
@@ -75,7 +75,7 @@ def test_a_wrong_answer_has_no_reward(tmp_path):
 def test_the_oracle_solves_a_task_in_an_image_without_a_network(tmp_path):
     import rootfs
 
-    rootfs.PROGRAMS += ("bash", "chmod", "find", "tar", "uname")
+    rootfs.PROGRAMS = tuple({*rootfs.PROGRAMS, "bash", "chmod", "find", "tar", "uname"})
     (tmp_path / "layer").mkdir(mode=0o755)
     rootfs.write_layout(tmp_path / "oci", rootfs.make(tmp_path / "layer"), WorkingDir="/srv/task")
     more = f'docker_image = "oci:{tmp_path}/oci"\nallow_internet = false\n'
