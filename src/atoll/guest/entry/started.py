@@ -4,11 +4,16 @@
      ▲ ◀── "started PID", "failed WHY", "ended STATUS" ──┘  copies bytes between the program's
      └── "signal N", "resize ROWS COLUMNS" ──▶              terminal, if it has one, and pipes
 
+gVisor may turn no key into a signal (that of Debian 12 does not). So keys such as Ctrl-C are taken
+out here, and a process in the session of the terminal, which alone may ask which process group is
+in its foreground, sends that the signal.
+
 SECURITY: the walls are outside. What this process reports is the guest's word.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -28,6 +33,12 @@ PIECE = 1 << 16
 CHECK_SECONDS = 0.02
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 END_OF_INPUT = b"\x04"
+KEYS = (
+    (termios.VINTR, signal.SIGINT),
+    (termios.VQUIT, signal.SIGQUIT),
+    (termios.VSUSP, signal.SIGTSTP),
+)
+"""Keys that are signals, by their place in the terminal's settings."""
 
 
 def serve(control: int, streams: list[int]) -> NoReturn:
@@ -51,7 +62,7 @@ class Program:
 
     def __init__(self, spec: dict[str, Any], streams: list[int]) -> None:
         self._stdin, self._stdout, self._stderr = streams
-        self._terminal = -1
+        self._terminal = self._signaller = -1
         argv = spec["argv"]
         if not argv[0]:
             shell = [path for path in SHELLS if os.access(path, os.X_OK)]
@@ -62,6 +73,7 @@ class Program:
             self._terminal, inner = os.openpty()
             self.resize(*size)
             given = [inner] * 3
+            numbers, self._signaller = os.pipe()
         self.process = subprocess.Popen(
             argv,
             stdin=given[0],
@@ -69,9 +81,9 @@ class Program:
             stderr=given[2],
             env=spec["env"],
             start_new_session=True,
-            preexec_fn=_take_terminal if size else None,  # noqa: PLW1509 - this process has one thread
+            preexec_fn=(lambda: _take_terminal(numbers)) if size else None,  # noqa: PLW1509 - this process has one thread
         )
-        for fd in set(given) | ({self._stderr} if size else set()):
+        for fd in set(given) | ({self._stderr, numbers} if size else set()):
             os.close(fd)
 
     def resize(self, rows: int, columns: int) -> None:
@@ -103,10 +115,27 @@ class Program:
         except OSError:  # no process has the terminal open any more
             data = b""
         if fd == self._stdin:
-            _write_all(self._terminal, data or END_OF_INPUT)
+            self._type(data or END_OF_INPUT)
         else:
             _write_all(self._stdout, data)
         return bool(data)
+
+    def _type(self, data: bytes) -> None:
+        """Write to the terminal; keys that are signals are shown and sent, as a terminal would."""
+        _, _, _, flags, _, _, keys = termios.tcgetattr(self._terminal)
+        signals = {keys[key]: number for key, number in KEYS} if flags & termios.ISIG else {}
+        typed = b""
+        for value in data:
+            key = bytes([value])
+            if key not in signals or key == b"\0":
+                typed += key
+                continue
+            _write_all(self._terminal, typed)
+            typed = b""
+            if flags & termios.ECHO:
+                _write_all(self._stdout, b"^" + bytes([value ^ 0x40]))
+            os.write(self._signaller, bytes([signals[key]]))
+        _write_all(self._terminal, typed)
 
     def _obey(self, said: bytes) -> bytes:
         """Carry out commands; return the beginning of the next one."""
@@ -130,8 +159,35 @@ def _receive_spec(end: socket.socket) -> dict[str, Any]:
     return spec
 
 
-def _take_terminal() -> None:
+def _take_terminal(numbers: int) -> None:
+    """In the new session: make the terminal its own, and leave the process there that signals."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+    elif os.fork():  # whose parent is gone: the program gets no child that it did not start
+        os._exit(0)
+    else:
+        _send_signals(numbers)
+
+
+def _send_signals(numbers: int) -> NoReturn:
+    """Send each signal that is asked for to the foreground, until the terminal is over."""
+    try:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for fd in os.listdir("/proc/self/fd"):
+            if int(fd) not in (0, numbers):
+                with contextlib.suppress(OSError):
+                    os.close(int(fd))
+        while True:
+            asked = os.read(numbers, 1)
+            if not asked:
+                break
+            with contextlib.suppress(OSError):  # the foreground has just ended
+                os.killpg(os.tcgetpgrp(0), asked[0])
+    finally:
+        os._exit(0)
 
 
 def _tell(end: socket.socket, text: str) -> None:
