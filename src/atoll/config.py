@@ -128,6 +128,13 @@ class SandboxConfig:
     `oci:folder`; unset: the host's system. The interpreter is then the image's."""
     writable_root: bool = field(default=False, metadata=_SENT)
     """Whether the guest may change its copy of the image's files, within `disk_bytes`."""
+    user: str | None = field(default=None, metadata=_SENT)
+    """A user of the image that the guest is seen as, by name or number; `image`: its USER; unset:
+    `guest`, 1000. There is one user, and root has no rights."""
+    workdir: str | None = field(default=None, metadata=_SENT)
+    """A folder of the image where cells and commands start; `image`: its WORKDIR; unset: /app."""
+    entrypoint: bool = field(default=False, metadata=_SENT)
+    """Whether the image's ENTRYPOINT and CMD run as a process beside the cells."""
     wasm_binary_path: Path | None = field(default=None, metadata=_BACKEND)
     """A WebAssembly component for the `wasm` backend; unset: bin/python.wasm in the current folder
     if there is one, else the one that Atoll builds."""
@@ -234,10 +241,22 @@ def _time_limit(milliseconds: float, seconds: float | None, copied: float | None
 
 
 def _check_together(config: SandboxConfig) -> None:
-    if config.writable_root and config.image is None:
-        raise ConfigError("writable_root is about an image's files: name one with image=")
+    _check_of_image(config)
     if config.auto_recover and config.durability == "none":
         raise ConfigError("auto_recover needs a state to go on from: set durability='cell'")
+
+
+def _check_of_image(config: SandboxConfig) -> None:
+    """Raise ConfigError for options about an image that are malformed, or without one."""
+    for name in ("user", "workdir"):
+        given: Any = getattr(config, name)
+        if given is not None and (not isinstance(given, str) or not given or "\0" in given):
+            raise ConfigError(f"{name} must be a text, not {given!r:.60}")
+    if config.workdir not in (None, "image") and not str(config.workdir).startswith("/"):
+        raise ConfigError(f"workdir must be an absolute path or 'image', not {config.workdir!r}")
+    for name in ("writable_root", "user", "workdir", "entrypoint"):
+        if config.image is None and getattr(config, name):
+            raise ConfigError(f"{name} is about an image: name one with image=")
 
 
 def check_image(image: Any) -> str:

@@ -51,6 +51,9 @@ class SandboxOptions(TypedDict, total=False):
     allow_source: bool
     image: str | None
     writable_root: bool
+    user: str | None
+    workdir: str | None
+    entrypoint: bool
     wasm_binary_path: PathLike[str] | str | None
     inject_setup: bool
     index_url: str | Sequence[str] | None

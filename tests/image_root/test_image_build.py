@@ -21,7 +21,7 @@ from ordinary_user import USER, python_for_user, run_as_user
 import atoll
 from atoll.errors import ConfigError, ImageError
 from atoll.images import get_image, store
-from atoll.jail.supervisor.spec import Bind, ImageRoot, check_pretence
+from atoll.jail.supervisor.spec import ROOT, Bind, ImageRoot, check_pretence
 from atoll.programs.build import BuildOptions, build_image
 from atoll.programs.build_steps import Apt, Configure, Copy, Pip, Run, Step
 
@@ -91,10 +91,10 @@ def test_a_pretended_root_has_no_rights_and_its_bits_are_not_kept(
 @pytest.mark.parametrize(
     ("root", "workspace", "binds"),
     [
-        (ImageRoot(layers=(), pretend_root=True), None, ()),
-        (ImageRoot(layers=(), writable=True, pretend_root=True), "/x", ()),
+        (ImageRoot(layers=(), user=ROOT), None, ()),
+        (ImageRoot(layers=(), writable=True, user=ROOT), "/x", ()),
         (
-            ImageRoot(layers=(), writable=True, pretend_root=True),
+            ImageRoot(layers=(), writable=True, user=ROOT),
             None,
             (Bind(source="/x", target="/x", writable=True),),
         ),

@@ -34,9 +34,11 @@ SAMPLES = {
 TYPES = {field.name: field.type for field in dataclasses.fields(SandboxConfig)}
 sent = pytest.mark.parametrize("name", options.SENT)
 REFUSED_BY_SERVICE = ("allow_source",)
-TOLD_TO_REPL_SERVER = ("timeout_ms", "packages", "allow_source", "image", "writable_root")
-NEEDED = {"writable_root": {"image": "full"}}
+OF_IMAGES = ("writable_root", "user", "workdir", "entrypoint")
+TOLD_TO_REPL_SERVER = ("timeout_ms", "packages", "allow_source", "image", *OF_IMAGES)
+NEEDED = {name: {"image": "full"} for name in OF_IMAGES}
 """Other options without which one means nothing."""
+PATHS = {"workdir": "/srv"}
 
 
 def config_with(name):
@@ -44,7 +46,7 @@ def config_with(name):
 
 
 def options_with_needed(name):
-    return {name: SAMPLES[TYPES[name]], **NEEDED.get(name, {})}
+    return {name: PATHS.get(name, SAMPLES[TYPES[name]]), **NEEDED.get(name, {})}
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(SandboxConfig), ids=lambda field: field.name)

@@ -13,9 +13,17 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.errors import BackendUnavailableError, SandboxStartError
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxStartError
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import GUEST_HOME, WORK_FOLDER, ImageRoot, JailSpec, Limits
+from atoll.jail.supervisor.spec import (
+    GUEST,
+    GUEST_HOME,
+    ROOT,
+    WORK_FOLDER,
+    ImageRoot,
+    JailSpec,
+    Limits,
+)
 from atoll.launch import host_python, interpreter
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import Interpreter, RootImage
@@ -27,7 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.config import SandboxConfig
-    from atoll.images import HeldImage
+    from atoll.images import HeldImage, Image
+    from atoll.jail.supervisor.spec import GuestUser
     from atoll.launch.guest_handle import StartingGuest
 
 K = TypeVar("K")
@@ -103,8 +112,11 @@ class HeldRoot:
                 layers=tuple(map(str, image.layers)),
                 writable=config.writable_root,
                 own_files=own > 0,
+                user=_user(image, config),
             ),
             env=tuple(variable for variable in image.config.env if _is_variable(variable)),
+            workdir=(image.config.workdir or "/") if config.workdir == "image" else config.workdir,
+            entrypoint=_program(image) if config.entrypoint else (),
             many_files=own > MOST_COPIED,
         )
 
@@ -144,6 +156,25 @@ def _count_own(layers: tuple[Path, ...]) -> int:
             else:
                 found += entry.stat(follow_symlinks=False).st_size
     return found
+
+
+def _user(image: Image, config: SandboxConfig) -> GuestUser:
+    """Return who the guest is seen as; root pretends where that can do no harm."""
+    if config.user is None:
+        return GUEST
+    from atoll.images.users import find_user  # noqa: PLC0415 - most sandboxes have no image
+
+    user = find_user(image, config.user)
+    host_writable = config.workspace is not None or any(m.writable for m in config.policy.mounts)
+    return ROOT if user.uid == 0 and config.writable_root and not host_writable else user
+
+
+def _program(image: Image) -> tuple[str, ...]:
+    words = (*image.config.entrypoint, *image.config.command)
+    if not words:
+        text = f"the image {image.reference} has neither an ENTRYPOINT nor a CMD"
+        raise ConfigError(f"{text}: leave entrypoint out")
+    return words
 
 
 def _is_variable(text: str) -> bool:

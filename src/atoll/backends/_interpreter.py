@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from atoll.backends._image import HeldRoot, no_cells, target_of
 from atoll.errors import ConfigError
 from atoll.launch import interpreter, library
+from atoll.launch.handshake import handshake
 from atoll.launch.launcher import Launcher
 from atoll.packages.held import HeldPackages
 from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
+from atoll.sandbox import verbs
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
-    from atoll.guest.shared.messages import StateParams
-    from atoll.launch.handshake import RunningGuest
+    from atoll.guest.shared.messages import Json, StateParams
+    from atoll.launch.guest_handle import GuestHandle
+    from atoll.launch.handshake import HandshakeOptions, RunningGuest
     from atoll.launch.interpreter import Interpreter
     from atoll.sandbox.verbs import Commit
     from atoll.types import CommittedImage
@@ -63,6 +66,26 @@ class InterpreterLauncher(Launcher):
     def version(self) -> tuple[int, ...]:
         """The interpreter's version."""
         return self.python.version
+
+    async def greet(
+        self, handle: GuestHandle, config: SandboxConfig, **options: Unpack[HandshakeOptions]
+    ) -> RunningGuest:
+        """Send a guest its first request; start the image's program beside it, if it is to run."""
+        image = self.python.image
+        if image is None or (image.workdir is None and not image.entrypoint):
+            return await handshake(handle, config, **options)
+        extra: Json = {} if image.workdir is None else {"workdir": image.workdir}
+        guest = await handshake(handle, config, **options, extra=extra)
+        guest.processes.folder = image.workdir
+        if image.entrypoint:
+            request = verbs.Start(argv=list(image.entrypoint), stdin=False)
+            env = {**self.process_env(), **guest.network_env}
+            try:
+                await guest.processes.start(request, env, guest.lease.start_process)
+            except BaseException:
+                await guest.close()
+                raise
+        return guest
 
     def process_env(self) -> dict[str, str]:
         """Return the variables that the interpreter was started with."""

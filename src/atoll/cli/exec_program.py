@@ -38,7 +38,7 @@ def execute(args: Namespace) -> int:
     """Run the program; return its exit code."""
     rules = rules_from(args)
     try:
-        if args.args or not args.explain:
+        if args.args or not (args.explain or args.entrypoint):
             find_program(args.args, rules)
         if args.explain:
             print(rules.explain(), end="")
@@ -73,6 +73,9 @@ def rules_from(args: Namespace) -> ProgramRules:
     return dataclasses.replace(
         rules.allowing(named),
         image=args.image,
+        user=args.user,
+        workdir=args.workdir,
+        entrypoint=args.entrypoint,
         allow_hosts=(*rules.allow_hosts, *args.allow_host),
         env={**rules.env, **variables(args)},
         memory=rules.memory if args.memory is ... else args.memory,

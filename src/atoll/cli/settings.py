@@ -41,7 +41,7 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
     if args.files is not None:
         fields["workspace"] = Path(args.files)
     fields.update(packages=args.packages, allow_source=args.allow_source)
-    fields.update(image=args.image, writable_root=args.writable_root)
+    fields.update(image_fields(args))
     if args.context is not None:
         fields["context"] = read_context(args.context)
     config = backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
@@ -49,6 +49,12 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
         return config
     # One more, so that the writer sees that there is more than it writes.
     return dataclasses.replace(config, max_output_length=STREAM_LIMIT + 1)
+
+
+def image_fields(args: Namespace) -> dict[str, Any]:
+    """Return what the options about an image say."""
+    names = ("image", "writable_root", "user", "workdir", "entrypoint")
+    return {name: getattr(args, name) for name in names}
 
 
 def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypedDict, cast
 
 from atoll.egress.gateway import Gateway
 from atoll.errors import SandboxLostError, SandboxStartError
@@ -97,6 +97,15 @@ class RunningGuest:
         """Raise SandboxStartError if the handshake that was not waited for has failed."""
         if self.unanswered is not None:
             await _answer(self.lease, self.unanswered)
+
+
+class HandshakeOptions(TypedDict, total=False):
+    """Options of `handshake` that backends of an interpreter have."""
+
+    context: Required[Any]
+    shared: Required[Context | None]
+    env: Mapping[str, str] | None
+    wait: bool
 
 
 async def handshake(

@@ -55,6 +55,10 @@ class RootImage:
     root: ImageRoot
     env: tuple[str, ...] = ()
     """Its variables, as NAME=value."""
+    workdir: str | None = None
+    """Where cells and commands start, if that is not the working folder."""
+    entrypoint: tuple[str, ...] = ()
+    """The program that runs beside the cells, if one is to."""
     many_files: bool = False
     """Whether it has too much in /app or at home to be copied for guests in advance."""
 

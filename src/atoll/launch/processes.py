@@ -279,6 +279,8 @@ class GuestProcesses:
     known: dict[str, GuestProcess] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _starting: int = 0
+    folder: str | None = None
+    """Where they start, if that is not the working folder."""
 
     @property
     def any_running(self) -> bool:
@@ -296,6 +298,7 @@ class GuestProcesses:
         if running + self._starting >= MAX_RUNNING:
             raise BusyError(f"{MAX_RUNNING} processes run in this session: end one of them first")
         spec, command = spec_of(request, env)
+        spec = dataclasses.replace(spec, folder=spec.folder or self.folder)
         self._starting += 1
         try:
             started = await start(spec)

@@ -29,6 +29,7 @@ from atoll.jail.supervisor import client, packets
 from atoll.jail.supervisor.spec import (
     GUEST_CODE,
     GUEST_HOME,
+    ROOT,
     SHOWN_FOLDERS,
     Bind,
     ImageRoot,
@@ -143,7 +144,7 @@ async def _run(base: Image, step: Step, script: str, options: BuildOptions) -> l
         binds=binds,
         workspace=None,
         limits=_limits(options),
-        root=ImageRoot(layers=tuple(map(str, base.layers)), writable=True, pretend_root=True),
+        root=ImageRoot(layers=tuple(map(str, base.layers)), writable=True, user=ROOT),
         attended=True,
     )
     end, fds = await _run_jail(spec, gateway)

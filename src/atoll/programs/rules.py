@@ -95,6 +95,12 @@ class ProgramRules:
     program outside."""
     image: str | None = None
     """A container image whose files it sees in place of this machine's system."""
+    user: str | None = None
+    """A user of the image that it is seen as, by name or number; `image`: its USER."""
+    workdir: str | None = None
+    """A folder of the image where it starts instead; `image`: its WORKDIR."""
+    entrypoint: bool = False
+    """Whether the image's ENTRYPOINT runs, with the program's words or the image's CMD."""
     env: Mapping[str, str] = field(default_factory=dict)
     memory: int | None = None
     processes: int | None = 4096
@@ -177,6 +183,11 @@ class ProgramRules:
         }
         at_home = {"HOME": GUEST_HOME, "USER": "guest", "LOGNAME": "guest", "SHELL": "/bin/sh"}
         return {**passed, **at_home, "PWD": str(self.folder), **self.env}
+
+    def __post_init__(self) -> None:
+        for name in ("user", "workdir", "entrypoint"):
+            if self.image is None and getattr(self, name):
+                raise ConfigError(f"--{name} is about an image: name one with --image")
 
     def explain(self) -> str:
         """Return what the program may do, a line each, with the reason."""

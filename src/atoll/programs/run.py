@@ -95,13 +95,22 @@ def run_program(
 
 def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack) -> JailSpec:
     """Return the jail of a program; what it needs is released with the stack."""
-    root, env = None, rules.environment(os.environ)
+    root, env, folder = None, rules.environment(os.environ), str(rules.folder)
     if rules.image is not None:
         from atoll.images import get_image
+        from atoll.images.users import IMAGE, find_user
         from atoll.launch.interpreter import IMAGE_PATH
 
         held = stack.enter_context(contextlib.closing(get_image(rules.image)))
+        config = held.image.config
         root = ImageRoot(layers=tuple(map(str, held.image.layers)))
+        if rules.user is not None:
+            root = replace(root, user=find_user(held.image, rules.user))
+        if rules.workdir is not None:
+            folder = (config.workdir or "/") if rules.workdir == IMAGE else rules.workdir
+            env["PWD"] = folder
+        if rules.entrypoint:
+            argv = (*config.entrypoint, *(argv or config.command))
         own = (variable.partition("=") for variable in held.image.config.env)
         env = {**env, "PATH": IMAGE_PATH, **{name: value for name, _, value in own if name}}
         env.update(HOME=GUEST_HOME, **rules.env)
@@ -113,7 +122,7 @@ def _spec(argv: Sequence[str], rules: ProgramRules, stack: contextlib.ExitStack)
         workspace=None,
         limits=_limits(rules),
         root=root,
-        folder=str(rules.folder),
+        folder=folder,
         attended=True,
         terminal=terminal.has_terminal(),
         unix_sockets=rules.unix_sockets,

@@ -340,7 +340,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def arguments(config: SandboxConfig) -> list[str]:
     """Return the options of a configuration; ConfigError for settings without an option."""
     carried = {*_FLAGS, "policy", "logger", "network", "packages", "allow_source"}
-    carried |= {"image", "writable_root"}
+    carried |= {"image", "writable_root", "user", "workdir", "entrypoint"}
     _refuse_others(config, SandboxConfig(), carried)
     _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
     options: list[object] = []
@@ -354,8 +354,10 @@ def arguments(config: SandboxConfig) -> list[str]:
     for package in config.packages:
         options += ["--package", package]
     options += ["--allow-source"] if config.allow_source else []
-    options += ["--image", config.image] if config.image is not None else []
+    for name in ("image", "user", "workdir"):
+        options += [f"--{name}", value] if (value := getattr(config, name)) else []
     options += ["--writable-root"] if config.writable_root else []
+    options += ["--entrypoint"] if config.entrypoint else []
     return [str(part) for part in options]
 
 

@@ -11,11 +11,10 @@ from atoll.backends._interpreter import InterpreterLauncher
 from atoll.backends.gvisor import report, runsc
 from atoll.backends.gvisor.bundle import make_spec
 from atoll.backends.gvisor.lease import GvisorLease, Sockets
-from atoll.errors import SandboxLostError, SandboxStartError
+from atoll.errors import SandboxLostError, SandboxStartError, UnsupportedError
 from atoll.jail.measure import probe
 from atoll.jail.supervisor.client import supervisor
 from atoll.launch.guest_handle import StartingGuest, pipes
-from atoll.launch.handshake import handshake
 from atoll.launch.parked import ParkedProcesses
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
@@ -119,6 +118,8 @@ class GvisorLauncher(InterpreterLauncher):
 
     async def prepare(self) -> Isolation:
         """Find runsc and the interpreter; gVisor itself needs a jail."""
+        if self.config.user is not None:
+            raise UnsupportedError(self.backend, "be seen as a user of an image (user=...)")
         self._runsc = await asyncio.to_thread(runsc.find)
         await self.find_interpreter()
         host = await probe.host()
@@ -140,7 +141,7 @@ class GvisorLauncher(InterpreterLauncher):
         parked.refill()
         handle = container.open()
         try:
-            guest = await handshake(handle, config, context, shared)
+            guest = await self.greet(handle, config, context=context, shared=shared)
         except (SandboxStartError, SandboxLostError):
             await report.platform(self._runsc, tried=True)  # if runsc itself fails, this says why
             raise

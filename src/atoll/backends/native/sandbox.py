@@ -12,7 +12,6 @@ from atoll.jail.measure import probe
 from atoll.jail.supervisor.spec import GUEST_CODE, JailSpec
 from atoll.launch import boot, interpreter
 from atoll.launch.guest_handle import limits_of, start_guest
-from atoll.launch.handshake import handshake
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
@@ -47,7 +46,7 @@ class NativeLauncher(InterpreterLauncher):
     ) -> RunningGuest:
         """Start a guest; SandboxStartError if that fails. A pool overrides this."""
         handle = start_guest(self.spec(config, shared.size if shared else 0))
-        return await handshake(handle, config, context, shared)
+        return await self.greet(handle, config, context=context, shared=shared)
 
     def spec(self, config: SandboxConfig, context_size: int) -> JailSpec:
         """Return the request to the supervisor."""

@@ -22,6 +22,7 @@ from atoll.agent.trajectory import terminal_text
 from atoll.cli.commands import answers, cells, demo
 from atoll.cli.commands.answers import InterruptedRun
 from atoll.cli.commands.cells import INTERRUPTED, on_ctrl_c
+from atoll.cli.settings import image_fields
 from atoll.cli.terminal import streams
 from atoll.cli.terminal.progress import Progress
 from atoll.config import variable
@@ -161,8 +162,7 @@ def _rlm(args: Namespace, model: str | Model, on_event: Callable[[Event], None])
         "min_isolation": None if level is None else Isolation.parse(level),
         "packages": args.packages or None,
         "allow_source": args.allow_source or None,
-        "image": args.image,
-        "writable_root": args.writable_root or None,
+        **{name: value or None for name, value in image_fields(args).items()},
         "network": NetworkPolicy.of(args.allow_host),
     }
     return RLM(

@@ -27,7 +27,7 @@ def command(args: Namespace) -> int:
     require_stdin()
     fields: dict[str, object] = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
     fields.update(packages=args.packages, allow_source=args.allow_source)
-    fields.update(image=args.image, writable_root=args.writable_root)
+    fields.update(settings.image_fields(args))
     config = settings.backend_config(args, policy=settings.policy_from(args), **fields)
     asyncio.run(_serve(args, config))
     return 0

@@ -196,7 +196,7 @@ class ProcessServer(Server):
         streams = (self._kept.output, self._kept.errors if apart else self._kept.output)
         self._own_gate.allow_signals()  # a command inherits those that are blocked
         try:
-            answer = shell.run(params, self._folder, streams, self._own_gate)
+            answer = shell.run(params, self._start_folder, streams, self._own_gate)
         finally:
             self._own_gate.hold_signals()
         self._cell_ended()

@@ -67,6 +67,7 @@ class Server:
     ) -> None:
         self._gate, self._streams, self._passed = gate, streams, passed
         self._folder, self._runtime = folder, runtime
+        self._start_folder = folder
         self._repl = repl.Repl(runtime)
         self._bridge = Bridge(calls, self._context)
         self._known_keeper: Keeper | None = None
@@ -140,6 +141,8 @@ class Server:
 
     def _initialize(self, params: InitializeParams) -> Initialized:
         os.environ.update(params.get("env", {}))
+        if "workdir" in params:
+            self._enter(params["workdir"])
         if "argv" in params:
             sys.argv[:] = params["argv"]
             self._repl.name_script(*sys.argv[:1])
@@ -171,6 +174,18 @@ class Server:
         self._note_files()
         self._settings = leftovers.settings()
         return {"context_shared": shared}
+
+    def _enter(self, folder: str) -> None:
+        """Start cells and commands in another folder than that whose files are shown."""
+        try:
+            os.makedirs(folder, exist_ok=True)
+            os.chdir(folder)
+        except OSError as exc:
+            raise ValueError(
+                f"workdir={folder!r} is not a folder of the image: {exc.strerror}"
+            ) from None
+        self._start_folder = folder
+        sys.path.append(folder)
 
     def _note_files(self) -> None:
         """Remember the files that are there before the guest's own, outside of its folder."""

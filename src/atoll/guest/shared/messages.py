@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         tools: list[Json]
         network: Json
         memory_bytes: int | None
+        workdir: str
         private_folder: bool
         context: ContextSource
         lazy: bool

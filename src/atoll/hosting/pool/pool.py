@@ -184,7 +184,8 @@ class Pool:
         if self.python.image is not None:  # a sandbox of it is started again
             return self
         bare = replace(python, packages=None)
-        key = f"{python.image.digest} {python.path} {python.image.root.writable}"
+        root = python.image.root
+        key = f"{python.image.digest} {python.path} {root.writable} {root.user}"
         return self._pool_of(key, bare, self.settings, hold)
 
     def _pool_of(

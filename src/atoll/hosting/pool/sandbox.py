@@ -20,7 +20,7 @@ from atoll.errors import (
     UnsupportedError,
 )
 from atoll.launch.guest_handle import GuestHandle, limits_of, pipes
-from atoll.launch.handshake import START_SECONDS, RunningGuest, handshake
+from atoll.launch.handshake import START_SECONDS, RunningGuest
 from atoll.policy import Capability, Isolation
 from atoll.sandbox.bridge import HostBridge
 from atoll.sandbox.channel import ChannelEndedError, HostChannel
@@ -57,6 +57,7 @@ async def clone(
         network=network,
         network_env=guest.network_env,
     )
+    twin.processes.folder = guest.processes.folder
     try:
         await _await_start(handle)
     except BaseException as exc:
@@ -149,7 +150,8 @@ class PooledLauncher(NativeLauncher):
         limits = limits_of(config.policy, size if size > SMALL_CONTEXT else 0)
         handle = await self.pool.take(self.tier, limits)
         wait = self.waits_for_handshake or size > SMALL_CONTEXT
-        return await handshake(handle, config, context, shared, env=config.policy.env, wait=wait)
+        env = config.policy.env
+        return await self.greet(handle, config, context=context, shared=shared, env=env, wait=wait)
 
     @property
     def preloaded(self) -> str | None:

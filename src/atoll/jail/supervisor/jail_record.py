@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
+from atoll.jail.supervisor.pidfds import pidfd_of, send_signal
 from atoll.jail.supervisor.process_record import ProcessRecord
 from atoll.jail.supervisor.shared_jail import SCANS, Reply, namespace_of
 from atoll.jail.supervisor.spec import NO_LIMITS, SHOWN_FOLDERS
@@ -81,7 +82,7 @@ class JailRecord(ABC):
         self.ended_cpu_seconds = 0.0
         """CPU time of those that have ended: pid 1 is not their parent, so it does not count it."""
         self.give_back: Callable[[Cgroup], bool] | None = None
-        """Takes its control group back for reuse; None if the group is removed instead."""
+        """Takes its control group back for reuse; None: the group is removed."""
 
     @abstractmethod
     def guest_pid(self) -> int:
@@ -96,7 +97,9 @@ class JailRecord(ABC):
         limits = self.limits or NO_LIMITS
         if self.cgroup is not None:  # it counts the processes of each clone separately
             limits = dataclasses.replace(limits, processes=None)
-        return steps.Jail(limits=limits, binds=(), host_uid=None, forked=True)
+        assert self.shared_jail is not None
+        who = self.shared_jail.user
+        return steps.Jail(limits=limits, binds=(), host_uid=None, forked=True, user=who)
 
     def entrance(self) -> joined.Entrance:
         """Open the namespaces and the root of the guest's process.
@@ -472,24 +475,7 @@ class JailRecord(ABC):
             self._selector.unregister(fd)
 
 
-def pidfd_of(child: int) -> int:
-    """Return a pidfd of a child; without one nothing would reap it, so it is ended."""
-    try:
-        return os.pidfd_open(child)
-    except OSError:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-
-
 def refuse(lease: socket.socket, reason: str) -> None:
     """Tell the host why there will be no sandbox; close the lease."""
     with lease, contextlib.suppress(OSError):
         packets.send(lease, "failed", reason=reason)
-
-
-def send_signal(pidfd: int | None, number: signal.Signals) -> None:
-    """Send a signal to a process, if it is known and still there."""
-    if pidfd is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(pidfd, number)

@@ -27,7 +27,13 @@ from atoll.jail.measure import cgroup
 from atoll.jail.supervisor import packets
 from atoll.jail.supervisor.jail_record import JailRecord, refuse
 from atoll.jail.supervisor.shared_jail import namespace_of
-from atoll.jail.supervisor.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, requested
+from atoll.jail.supervisor.spec import (
+    GUEST,
+    SHOWN_FOLDERS,
+    JailSpec,
+    ZygoteHostSpec,
+    requested,
+)
 from atoll.jail.supervisor.started_jail import ColdJailRecord
 from atoll.jail.supervisor.zygote_host_record import ZygoteHostRecord
 from atoll.jail.walls import container, init, root, seccomp, steps, syscalls, users
@@ -95,7 +101,7 @@ class Supervisor:
         self._zygote_hosts: dict[str, ZygoteHostRecord] = {}
         self._open = True
         self._may_switch = users.may_switch()
-        seccomp.jail_program()  # assembled once, inherited by every fork
+        seccomp.jail_program(user=GUEST)  # assembled once, inherited by every fork
         root.proc_covers()
         self._groups: cgroup.Groups | None = None
         if hierarchies := cgroup.find():
@@ -209,6 +215,7 @@ class Supervisor:
                 workspace=spec.workspace,
                 container=spec.container,
                 image=spec.root,
+                user=spec.root.user if spec.root else GUEST,
                 cgroup_fds=list(group.entrances) if group else [],
                 caller=(os.geteuid(), os.getegid()),
                 umask=self._umask,

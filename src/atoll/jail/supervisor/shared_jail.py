@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import meter
+from atoll.jail.supervisor.spec import GUEST
 from atoll.jail.walls import notices, seccomp
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class SharedJail:
         """Host paths that are mounted in its root."""
         self.root = ""
         """Where the sessions have their roots, if each has its own: see writable_root."""
+        self.user = GUEST
 
     def leave(self, session: JailRecord) -> None:
         """Remove a session; end the jail with the last one."""

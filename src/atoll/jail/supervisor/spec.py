@@ -60,6 +60,20 @@ class Watch(StrEnum):
     """Also those that open a file to read it."""
 
 
+@dataclass(frozen=True, slots=True)
+class GuestUser:
+    """Who the guest is seen as, by itself; on the host it is one user without any right."""
+
+    uid: int = GUEST_UID
+    gid: int = GUEST_UID
+    pretends: bool = False
+    """Whether changes of owners and users succeed and do nothing, and files may have set-id bits.
+    Never with folders of the host that the guest may write to: see `check_pretence`."""
+
+
+GUEST, ROOT = GuestUser(), GuestUser(0, 0, pretends=True)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRoot:
     """An image whose files are the root of a jail, in place of the host's system."""
@@ -70,10 +84,7 @@ class ImageRoot:
     """Whether the guest may change its copy of the files; the limit of the disk counts that."""
     own_files: bool = True
     """Whether a guest gets copies of what the image has in /app and at home."""
-    pretend_root: bool = False
-    """Whether the guest is seen as root, without any capability: changes of owners and users then
-    succeed and do nothing, and files may have set-id bits. Never with folders of the host that it
-    may write to: see `check_pretence`."""
+    user: GuestUser = GUEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +150,11 @@ class JailSpec:
 
 
 def check_pretence(root: ImageRoot | None, workspace: str | None, binds: tuple[Bind, ...]) -> None:
-    """Raise ValueError if a pretended root could set a set-id bit in a folder of the host."""
-    if root is None or not root.pretend_root:
+    """Raise ValueError if a guest that pretends could set a set-id bit in a folder of the host."""
+    if root is None or not root.user.pretends:
         return
     if not root.writable or workspace is not None or any(bind.writable for bind in binds):
-        raise ValueError("a pretended root needs a writable image, and no writable host folder")
+        raise ValueError("pretended owners need a writable image, and no writable host folder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +202,7 @@ class ForkRequest(TypedDict):
     number: int
     root: str
     """Where its root is in the zygote's, if it has one of its own."""
+    user: dict[str, Any]
     limits: dict[str, Any]
     groups: int
     """How many of the descriptors are control groups; the others are the guest's own."""
@@ -204,6 +216,11 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 def limits_from(fields: dict[str, Any]) -> Limits:
     """Return the limits of a request."""
     return Limits(**{**fields, "folders": tuple(fields.get("folders", ()))})
+
+
+def user_from(fields: dict[str, Any]) -> GuestUser:
+    """Return the user of a request."""
+    return GuestUser(**fields)
 
 
 def request(spec: Spec) -> bytes:
@@ -236,8 +253,8 @@ def requested(kind: str, fields: dict[str, Any]) -> Spec:
     if "binds" in fields:
         fields["binds"] = tuple(Bind(**bind) for bind in fields["binds"])
     if fields.get("root") is not None:
-        layers = tuple(fields["root"].pop("layers"))
-        fields["root"] = ImageRoot(layers=layers, **fields["root"])
+        own = {"layers": tuple(fields["root"]["layers"]), "user": user_from(fields["root"]["user"])}
+        fields["root"] = ImageRoot(**{**fields["root"], **own})
     if "limits" in fields:
         fields["limits"] = limits_from(fields["limits"])
     if "watch" in fields:

@@ -13,7 +13,8 @@ import socket
 from typing import TYPE_CHECKING
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.jail_record import send_signal
+from atoll.jail.supervisor.pidfds import send_signal
+from atoll.jail.supervisor.spec import GUEST
 from atoll.jail.supervisor.started_jail import StartedRecord
 from atoll.jail.walls import writable_root
 
@@ -34,9 +35,9 @@ class ZygoteHostRecord(StartedRecord):
     ) -> None:
         super().__init__(spec, lease, None, selector)
         self.name, self.binds = spec.name, spec.binds
-        writable = spec.root is not None and spec.root.writable
-        self.root = writable_root.ROOT if writable else ""
+        self.root = writable_root.ROOT if spec.root and spec.root.writable else ""
         """Where guests have their roots, if each has its own."""
+        self.user = spec.root.user if spec.root else GUEST
         self._control, self.their_control = packets.pair()
         self._control.setblocking(False)
         self._zygote: socket.socket | None = None

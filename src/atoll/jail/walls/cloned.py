@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.spec import GUEST_UID
-from atoll.jail.walls import own_folders, private_folders, root, syscalls, writable_root
+from atoll.jail.walls import own_folders, private_folders, root, syscalls, users, writable_root
 from atoll.jail.walls.copytree import copy_tree
 
 if TYPE_CHECKING:
@@ -32,10 +31,9 @@ def open_upper(guest: int) -> int:
     return os.open(writable_root.UPPER, os.O_PATH | os.O_DIRECTORY)
 
 
-def become_guest(_jail: Jail) -> None:
+def become_guest(jail: Jail) -> None:
     """Switch to the guest's user in the user namespace of the origin."""
-    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
-    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+    users.switch_inside(jail.user)
 
 
 def copy_mount_namespace(_jail: Jail) -> None:
@@ -61,8 +59,8 @@ def copy_folders(jail: Jail) -> None:
 
     disk = jail.limits.disk
     if jail.root:
-        writable_root.build_again(jail.binds, GUEST_UID, disk, join_group)
+        writable_root.build_again(jail.binds, disk, join_group)
         return
     with root.uncovered(jail.binds):
-        private_folders.mount_box("", disk, GUEST_UID, private_app=True, fill=fill)
+        private_folders.mount_box("", disk, None, private_app=True, fill=fill)
     own_folders.mount_again(jail.limits.folders)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from atoll.jail.supervisor.spec import GuestUser
 from atoll.jail.walls import root, users
 from atoll.jail.walls import syscalls as sys
 
@@ -75,4 +76,4 @@ def _write_configuration(jail: Jail) -> None:
 
 def become_root_of_nothing(jail: Jail) -> None:
     """Switch to the guest's user, as root of a user namespace that owns nothing else."""
-    users.become_guest(jail.host_uid, jail.proc_fd, seen_as=0)
+    users.become_guest(jail.host_uid, jail.proc_fd, GuestUser(0, 0))

@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.measure import cgroup
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import GUEST_UID
 from atoll.jail.walls import init, steps, syscalls, users
 
 if TYPE_CHECKING:
     import socket
+
+    from atoll.jail.supervisor.spec import GuestUser
 
 NAMESPACES = ("net", "ipc", "uts", "pid", "mnt", "cgroup", "user")
 """In the order in which they are joined: the guest's user namespace has no rights over the first
@@ -66,7 +67,7 @@ def join(
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
         if jail.cgroup_fds:
             cgroup.admit(jail.cgroup_fds, 0)
-        _enter(entrance, switches=switches)
+        _enter(entrance, jail.user, switches=switches)
         pid = syscalls.fork_sibling()
         if pid == 0:
             _become_process(jail, spec_fd, status)
@@ -76,7 +77,7 @@ def join(
     os._exit(0)
 
 
-def _enter(entrance: Entrance, *, switches: bool) -> None:
+def _enter(entrance: Entrance, user: GuestUser, *, switches: bool) -> None:
     """Enter the namespaces and the root of the guest, and become its user.
 
     `switches`: this process is root, whose groups are not the guest's.
@@ -88,8 +89,7 @@ def _enter(entrance: Entrance, *, switches: bool) -> None:
         syscalls.join(fd)
     os.fchdir(entrance.root)
     os.chroot(".")
-    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
-    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+    users.switch_inside(user)
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
 
 

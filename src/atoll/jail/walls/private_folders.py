@@ -23,7 +23,7 @@ MAX_INODES = 65_536
 def mount_box(
     root: str,
     disk: int | None,
-    owner: int,
+    owner: int | None,
     *,
     private_app: bool,
     fill: Callable[[str, str], None] | None = None,
@@ -46,21 +46,23 @@ def mount_box(
 def fill_box(
     box: str,
     root: str,
-    owner: int,
+    owner: int | None,
     *,
     private_app: bool = True,
     fill: Callable[[str, str], None] | None = None,
 ) -> None:
     """Make the private folders in a tmpfs, and mount each at its place in a root.
 
-    `fill` is given the place and the folder, and puts into it what belongs there.
+    `owner` is None if that is this user. `fill` is given the place and the folder, and puts into it
+    what belongs there.
     """
     for name, target in PRIVATE_FOLDERS.items():
         if name == "app" and not private_app:
             continue
         folder = f"{box}/{name}"
         os.mkdir(folder, 0o700)
-        os.chown(folder, owner, owner)
+        if owner is not None:
+            os.chown(folder, owner, owner)
         if fill is not None:
             fill(target, folder)
         sys.mount(folder, root + target, None, sys.MS_BIND)  # nosuid and nodev as the tmpfs is

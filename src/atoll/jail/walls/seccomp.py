@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from atoll.jail.supervisor.spec import GUEST_UID, Watch
+from atoll.jail.supervisor.spec import GUEST, Watch
 from atoll.jail.walls import syscalls
 from atoll.jail.walls.bpf import (
     ALLOW,
@@ -33,6 +33,7 @@ from atoll.jail.walls.syscall_table import ASKED, JAIL_CALLS, REFUSED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from atoll.jail.supervisor.spec import GuestUser
     from atoll.jail.walls.bpf import Instruction
 
 PASSED_FDS = ("setns",)
@@ -78,8 +79,8 @@ PRETENDED_ALONE: dict[str, tuple[int | None, int | None]] = {
 }
 """Calls that only a pretended root can make."""
 PRETENDED = (*_ID_ARGUMENTS, *PRETENDED_ALONE)
-_KNOWN_IDS = (GUEST_UID, 0xFFFFFFFF)
-"""The guest's own id, and the one that means no change."""
+_NO_CHANGE = 0xFFFFFFFF
+"""The id that means no change."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _NO_AUDIT = errno.EAFNOSUPPORT
 """What tools for users take for a kernel without audits; with other errors they give up."""
@@ -108,19 +109,18 @@ _SO_PEERPIDFD = 77
 def jail_program(
     *,
     clones: bool = False,
-    pretends: bool = False,
+    user: GuestUser = GUEST,
     unix_sockets: bool = True,
     watch: Watch = Watch.NOTHING,
 ) -> bytes:
     """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls.
 
-    With `pretends`, changes of owners and users do nothing and succeed, and set-id bits may be set.
     Without `unix_sockets` there are only pairs of them. With `watch` the host hears of calls about
     files, and no descriptors are passed.
     """
-    rules = (
-        {name: [_DO_NOTHING] for name in PRETENDED} if pretends else _mode_rules() | _id_rules()
-    ) | {
+    pretends = user.pretends
+    nothing = {name: [_DO_NOTHING] for name in PRETENDED}
+    rules = (nothing if pretends else _mode_rules() | _id_rules(user)) | {
         "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
         "socket": _families(
@@ -245,16 +245,17 @@ def _mode_rules() -> dict[str, list[Instruction]]:
     }
 
 
-def _id_rules() -> dict[str, list[Instruction]]:
+def _id_rules(user: GuestUser) -> dict[str, list[Instruction]]:
     """Answer EPERM for ids that the guest's namespace does not have, as programs expect it.
 
     The kernel would answer EINVAL, which tar or cp take for a fault and not for a lack of rights.
     """
-    return {name: _known_ids(args) for name, args in _ID_ARGUMENTS.items()}
+    known = tuple({user.uid, user.gid, _NO_CHANGE})
+    return {name: _known_ids(args, known) for name, args in _ID_ARGUMENTS.items()}
 
 
-def _known_ids(args: Sequence[int]) -> list[Instruction]:
-    tests = [only_values(arg, _KNOWN_IDS, errno.EPERM) for arg in args]
+def _known_ids(args: Sequence[int], known: tuple[int, ...]) -> list[Instruction]:
+    tests = [only_values(arg, known, errno.EPERM) for arg in args]
     return [step for *test, _allow in tests for step in test] + [(RETURN, 0, 0, ALLOW)]
 
 

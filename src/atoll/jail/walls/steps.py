@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.jail.measure import cgroup
-from atoll.jail.supervisor.spec import GUEST_UID, SYSTEM_PATHS, WORK_FOLDER, check_pretence
+from atoll.jail.supervisor.spec import GUEST, SYSTEM_PATHS, WORK_FOLDER, check_pretence
 from atoll.jail.walls import (
     cloned,
     container,
@@ -42,7 +42,7 @@ from atoll.jail.walls import (
 )
 
 if TYPE_CHECKING:
-    from atoll.jail.supervisor.spec import Bind, ImageRoot, JailSpec, Limits
+    from atoll.jail.supervisor.spec import Bind, GuestUser, ImageRoot, JailSpec, Limits
 
 DEVICE_PATHS = ["/dev"]
 HOST_NAME = "atoll"
@@ -75,6 +75,7 @@ class Jail:
     container: str | None = None  # the configuration of a container runtime
     image: ImageRoot | None = None
     """The image whose files are its root."""
+    user: GuestUser = GUEST
     root: str = ""
     """Where the root of a forked guest is in that of its zygote: see writable_root."""
     cgroup_fds: list[int] = field(default_factory=list)
@@ -215,14 +216,9 @@ def limit_disk(jail: Jail) -> None:
 
 
 def become_guest(jail: Jail) -> None:
-    """Switch to the guest's user, which may be seen as root: see ImageRoot.pretend_root."""
-    seen_as = 0 if _pretends(jail) else GUEST_UID
-    users.become_guest(jail.host_uid, jail.proc_fd, seen_as)
-
-
-def _pretends(jail: Jail) -> bool:
+    """Switch to the guest's user."""
     check_pretence(jail.image, jail.workspace, jail.binds)
-    return jail.image is not None and jail.image.pretend_root
+    users.become_guest(jail.host_uid, jail.proc_fd, jail.user)
 
 
 def hide_host_paths(jail: Jail) -> None:
@@ -300,7 +296,7 @@ def prepare_forked() -> None:
 
     None of it depends on a guest: the filter, Landlock rules for the shared root, names in proc.
     """
-    seccomp.jail_program(clones=True)
+    seccomp.jail_program(clones=True, user=GUEST)
     _scope_rules()
     root.proc_covers()
 
@@ -325,18 +321,18 @@ def drop_all_but_dormant(_jail: Jail) -> None:
 
 def filter_calls(jail: Jail) -> None:
     """Install the allow-list of system calls."""
-    program = seccomp.jail_program(pretends=_pretends(jail))
-    jail.listener = syscalls.install_filter(program, listen=True)
+    jail.listener = syscalls.install_filter(seccomp.jail_program(user=jail.user), listen=True)
 
 
-def filter_calls_unasked(_jail: Jail) -> None:
+def filter_calls_unasked(jail: Jail) -> None:
     """Install the allow-list for a process that gets no descriptors of the host."""
-    syscalls.install_filter(seccomp.jail_program())
+    syscalls.install_filter(seccomp.jail_program(user=jail.user))
 
 
 def filter_calls_of_fork(jail: Jail) -> None:
     """Install the allow-list that asks the supervisor about the calls of a live clone."""
-    jail.listener = syscalls.install_filter(seccomp.jail_program(clones=True), listen=True)
+    program = seccomp.jail_program(clones=True, user=jail.user)
+    jail.listener = syscalls.install_filter(program, listen=True)
 
 
 def filter_calls_confined(jail: Jail) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 from pathlib import Path
 
-from atoll.jail.supervisor.spec import GUEST_UID
+from atoll.jail.supervisor.spec import GUEST_UID, GuestUser
 from atoll.jail.walls import syscalls as sys
 
 FIRST_HOST_UID = 0x70000000
@@ -51,7 +51,7 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
 
 def map_own(uid: int, gid: int, seen_as: int = GUEST_UID) -> None:
     """Map the user that this process was before it entered its user namespace."""
-    _write_maps(os.open("/proc", os.O_PATH), uid, gid, seen_as)
+    _write_maps(os.open("/proc", os.O_PATH), uid, gid, GuestUser(seen_as, seen_as))
 
 
 def pick_range() -> int:
@@ -80,7 +80,7 @@ def enter_user_range(first: int, proc_fd: int) -> None:
     sys.prctl(sys.PR_SET_DUMPABLE, 1)
 
 
-def become_guest(host_uid: int | None, proc_fd: int, seen_as: int = GUEST_UID) -> None:
+def become_guest(host_uid: int | None, proc_fd: int, user: GuestUser) -> None:
     """Turn into the guest's user (None: stay who we are), in a namespace that owns nothing."""
     if host_uid is not None:
         os.setgroups([])
@@ -89,7 +89,13 @@ def become_guest(host_uid: int | None, proc_fd: int, seen_as: int = GUEST_UID) -
         sys.prctl(sys.PR_SET_DUMPABLE, 1)  # cleared by the change; needed to write our own maps
     uid, gid = os.geteuid(), os.getegid()
     sys.unshare(sys.CLONE_NEWUSER)
-    _write_maps(proc_fd, uid, gid, seen_as)
+    _write_maps(proc_fd, uid, gid, user)
+
+
+def switch_inside(user: GuestUser) -> None:
+    """Turn into the guest's user in its namespace, which this process has joined."""
+    os.setresgid(user.gid, user.gid, user.gid)
+    os.setresuid(user.uid, user.uid, user.uid)
 
 
 def enter_owner(namespace: int) -> None:
@@ -142,11 +148,11 @@ def _random_below(size: int) -> int:
     return int.from_bytes(os.urandom(8), "little") % size
 
 
-def _write_maps(proc_fd: int, uid: int, gid: int, seen_as: int = GUEST_UID) -> None:
+def _write_maps(proc_fd: int, uid: int, gid: int, user: GuestUser) -> None:
     for file, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{seen_as} {uid} 1"),
-        ("gid_map", f"{seen_as} {gid} 1"),
+        ("uid_map", f"{user.uid} {uid} 1"),
+        ("gid_map", f"{user.gid} {gid} 1"),
     ):
         _write(os.open(f"self/{file}", os.O_WRONLY, dir_fd=proc_fd), text)
     os.close(proc_fd)

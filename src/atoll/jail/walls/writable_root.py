@@ -45,13 +45,11 @@ def build(binds: tuple[Bind, ...], owner: int, *, own_files: bool) -> None:
     fill_box(BOX, ROOT, owner, fill=fill)
 
 
-def build_again(
-    binds: tuple[Bind, ...], owner: int, disk: int | None, before_copy: Callable[[], None]
-) -> None:
+def build_again(binds: tuple[Bind, ...], disk: int | None, before_copy: Callable[[], None]) -> None:
     """Make the root of a live clone, with copies of what its origin has changed.
 
-    The mounts of this namespace are the origin's. `before_copy` is called if there is something
-    to copy.
+    This process is the guest's user, and the mounts of its namespace are the origin's.
+    `before_copy` is called if there is something to copy.
     """
     upper, old = os.open(UPPER, _FOLDER), os.open(ROOT, _WAY)
     os.fchdir(old)  # relative names lead into the origin's root from now on
@@ -61,22 +59,23 @@ def build_again(
     def fill(target: str, folder: str) -> None:
         copy_tree(f".{target}", folder)
 
-    _mount(disk, owner, upper)
+    _mount(disk, None, upper)
     _carry("", _mounted(binds))
     _carry(".", ["/proc", "/dev/pts"])
-    fill_box(BOX, ROOT, owner, fill=fill)
+    fill_box(BOX, ROOT, None, fill=fill)
     os.chdir("/")
     for fd in (upper, old):
         os.close(fd)
 
 
-def _mount(disk: int | None, owner: int, changed: int | None = None) -> None:
+def _mount(disk: int | None, owner: int | None, changed: int | None = None) -> None:
     """Mount the tmpfs and the overlay; `changed` is an upper layer to copy."""
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", BOX, "tmpfs", flags, box_options(disk))
     for folder in (UPPER, _WORK, ROOT):
         os.mkdir(folder, 0o755)
-    os.chown(UPPER, owner, owner)
+    if owner is not None:
+        os.chown(UPPER, owner, owner)
     if changed is not None:
         copy_tree(changed, UPPER, layer=True)
     options = f"lowerdir={IMAGE},upperdir={UPPER},workdir={_WORK},userxattr"

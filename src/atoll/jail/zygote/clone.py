@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail.measure import cgroup
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.jail_record import JailRecord, pidfd_of, send_signal
+from atoll.jail.supervisor.jail_record import JailRecord
+from atoll.jail.supervisor.pidfds import pidfd_of, send_signal
 from atoll.jail.supervisor.shared_jail import has_capabilities, namespace_of, parent_of
 from atoll.jail.supervisor.spec import NO_LIMITS
 from atoll.jail.walls import seccomp, steps, syscalls
@@ -172,6 +173,7 @@ class CloneRecord(JailRecord):
                 cgroup_fds=self.cgroup.open(own=True) if self.cgroup else [],
                 origin=self._origin.guest_pid(),
                 root=self.shared_jail.root,
+                user=self.shared_jail.user,
             )
             build_mounts(jail, self._status)
         finally:

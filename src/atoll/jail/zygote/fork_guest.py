@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, limits_from
+from atoll.jail.supervisor.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, limits_from, user_from
 from atoll.jail.walls import rlimits, steps, syscalls
 from atoll.jail.zygote import after_fork
 
@@ -67,7 +67,7 @@ class GuestTemplate:
     def rehearse(self) -> None:
         """Become a guest without effect, so that a child finds the code of all this specialised."""
         limits = {**dataclasses.asdict(NO_LIMITS), **_REHEARSED}
-        request: ForkRequest = {"limits": limits, "groups": 1, "number": 0, "root": ""}
+        request: ForkRequest = {"limits": limits, "groups": 1, "number": 0, "root": "", "user": {}}
         ours, theirs = packets.pair()
 
         def work() -> None:
@@ -100,6 +100,7 @@ class GuestTemplate:
             init=init,
             inherited=self._address_space,
             root=request["root"],
+            user=user_from(request["user"]),
         )
 
     def become(

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from atoll.jail.measure import meter
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.jail_record import JailRecord, send_signal
+from atoll.jail.supervisor.jail_record import JailRecord
+from atoll.jail.supervisor.pidfds import send_signal
 from atoll.jail.supervisor.shared_jail import SharedJail
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class ForkedGuestRecord(JailRecord):
         )
         self._jail.sessions.add(self)
         self._jail.binds, self._jail.root = zygote_host.binds, zygote_host.root
+        self._jail.user = zygote_host.user
         self.forking = self._lost = False
         self.number = self.zygote_host_pid = 0
         self._init_fd: int | None = None
@@ -82,11 +84,13 @@ class ForkedGuestRecord(JailRecord):
         would count them together: so there is no rlimit where there is a group.
         """
         limits = {name: getattr(self.spec.limits, name) for name in self.spec.limits.__slots__}
+        user = self._jail.user
         if self.cgroup is not None:
             limits["processes"] = None
         return {
             "number": self.number,
             "root": self._jail.root,
+            "user": {name: getattr(user, name) for name in user.__slots__},
             "limits": limits,
             "groups": len(self.cgroup.entrances) if self.cgroup else 0,
         }

@@ -92,6 +92,9 @@ class Options(FrozenBody, kw_only=True, frozen=True):
     allow_source: bool = False
     image: str | None = None
     writable_root: bool = False
+    user: str | None = None
+    workdir: str | None = None
+    entrypoint: bool = False
     policy: Policy | None = None
     timeout_ms: float | None = None
     min_isolation: str | None = None
