@@ -17,7 +17,7 @@ import signal
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail.supervisor import packets
-from atoll.jail.supervisor.spec import Watch
+from atoll.jail.supervisor.spec import GUEST, Watch
 from atoll.jail.walls import seccomp, syscalls
 
 if TYPE_CHECKING:
@@ -65,7 +65,10 @@ def _await_host(spec: JailSpec, control_fd: int) -> int | None:
             fds.append(master)
         if spec.filtered_late:
             watched = spec.watch is not Watch.NOTHING
-            program = seccomp.jail_program(unix_sockets=spec.unix_sockets, watch=spec.watch)
+            user = spec.root.user if spec.root else GUEST
+            program = seccomp.jail_program(
+                user=user, unix_sockets=spec.unix_sockets, watch=spec.watch
+            )
             listener = syscalls.install_filter(program, listen=watched)
             fds += [] if listener is None else [listener]
         if fds:
