@@ -103,7 +103,7 @@ def test_a_pretended_root_has_no_rights_and_its_bits_are_not_kept(
 def test_a_pretended_root_never_meets_a_writable_folder_of_the_host(
     root: ImageRoot, workspace: str | None, binds: tuple[Bind, ...]
 ) -> None:
-    with pytest.raises(ValueError, match="a pretended root needs"):
+    with pytest.raises(ValueError, match="pretended owners need"):
         check_pretence(root, workspace, binds)
 
 
