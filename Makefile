@@ -124,7 +124,7 @@ soak: $(STAMP) ## Run 10,000 fresh executions while zygotes are killed: none los
 soak-http: $(STAMP) ## Serve HTTP to slow, idle, gone and many clients while processes are killed
 	$(BIN)/python -m bench.soak_http $(ARGS)
 
-docs: $(STAMP) ## Write docs/cli.md anew and build the documentation: site/index.html
+docs: $(STAMP) ## Write docs/cli.md and docs/cli/ anew and build the documentation: site/index.html
 	@$(BIN)/python -c 'import material, mkdocstrings_handlers.python' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	$(BIN)/python tools/cli_doc.py

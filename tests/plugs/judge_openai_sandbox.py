@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK's sandbox interface: an agent with a scripted model, and a session's verbs."""
+"""The OpenAI Agents SDK's sandbox interface: a session's verbs, files, terminals and ports."""
 
 from __future__ import annotations
 
