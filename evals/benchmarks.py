@@ -1,4 +1,4 @@
-"""Public long-context benchmarks: files that the user downloaded, read and scored after their papers.
+"""Public long-context benchmarks: files that the user downloaded, scored after their papers.
 
     oolong      context_window_text, question, answer "['x']", answer_type    exact; numbers: near
     ruler       input, outputs                                  share of the outputs in the answer
