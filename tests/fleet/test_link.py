@@ -299,7 +299,7 @@ async def test_a_large_message_that_is_on_its_way_is_no_flood(node: Node) -> Non
 
 async def test_a_call_that_is_cancelled_while_it_waits_leaks_nothing(node: Node) -> None:
     peer = await node.connect()
-    peer._outbox._has_room.clear()
+    peer._outbox.has_room.clear()
     fd = blobs.write(b"bytes")
     call = asyncio.ensure_future(peer.call("any", {}, [fd]))
     await asyncio.sleep(0)
