@@ -110,6 +110,75 @@ def test_files_are_written_by_form_and_described(box: Box) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "already_exists")
 
 
+def test_a_link_is_described_with_what_it_leads_to(box: Box) -> None:
+    links = {
+        "near": "folder/a",
+        "absolute": "/app/folder",
+        "chain": "near",
+        "broken": "nothing",
+        "outside": "/etc/passwd",
+        "round": "round",
+        "up": "../../etc/passwd",
+    }
+    box.lines("import os; os.mkdir('folder'); open('folder/a', 'w').write('one')")
+    box.lines(f"for name, to in {links!r}.items(): os.symlink(to, name)")
+    found = {}
+    for name in links:
+        entry = box.rpc("filesystem.Filesystem/Stat", path=name).json()["entry"]
+        assert (entry["isSymlink"], entry["path"]) == (True, f"/app/{name}")
+        found[name] = (entry["type"].removeprefix("FILE_TYPE_"), entry["symlinkTarget"])
+    assert found == {
+        "near": ("FILE", "/app/folder/a"),
+        "absolute": ("DIRECTORY", "/app/folder"),
+        "chain": ("FILE", "/app/folder/a"),
+        "broken": ("SYMLINK", "/app/nothing"),
+        "outside": ("SYMLINK", "/etc/passwd"),
+        "round": ("SYMLINK", "/app/round"),
+        "up": ("SYMLINK", "/etc/passwd"),
+    }
+    plain = box.rpc("filesystem.Filesystem/Stat", path="folder/a").json()["entry"]
+    assert (plain["isSymlink"], "symlinkTarget" in plain) == (False, False)
+    listed = box.rpc("filesystem.Filesystem/ListDir", path=".").json()["entries"]
+    kinds = {entry["name"]: entry["symlinkTarget"] for entry in listed if entry["isSymlink"]}
+    assert kinds == {name: target for name, (_, target) in found.items()}
+
+
+def test_a_name_that_is_not_utf_8_is_listed(box: Box) -> None:
+    box.lines(r"open(b'a\xff', 'w').close()")
+    (entry,) = box.rpc("filesystem.Filesystem/ListDir", path=".").json()["entries"]
+    assert (entry["name"], entry["path"]) == ("a\ufffd", "/app/a\ufffd")
+
+
+def test_a_watcher_sees_whether_a_write_makes_or_changes_a_file(box: Box) -> None:
+    def write(name: str) -> None:
+        box.http.post(f"/files?path={name}", content=b"text", headers=box.headers)
+
+    write("old")
+    made = box.rpc("filesystem.Filesystem/CreateWatcher", path=".").json()
+    seen: list[tuple[str, str]] = []
+    for name in ("old", "new", "last"):
+        write(name)
+    while ("last", "WRITE") not in seen:
+        found = box.rpc("filesystem.Filesystem/GetWatcherEvents", **made).json()["events"]
+        seen += [(one["name"], one["type"].removeprefix("EVENT_TYPE_")) for one in found]
+    kinds = [kind for name, kind in seen if name != "last"]
+    assert (seen[0], kinds) == (("old", "WRITE"), ["WRITE", "CREATE", "WRITE"])
+
+
+def test_a_killed_process_is_gone_when_the_answer_comes(box: Box) -> None:
+    for _ in range(20):
+        process = {"cmd": "/bin/sleep", "args": ["60"]}
+        body = json.dumps({"process": process}).encode()
+        framed = struct.pack(">BI", 0, len(body)) + body
+        path = "/process.Process/Start"
+        with box.http.stream("POST", path, content=framed, headers=box.headers) as told:
+            first = next(told.iter_bytes())
+            pid = json.loads(first[5:])["event"]["start"]["pid"]
+            kill = {"process": {"pid": pid}, "signal": "SIGNAL_SIGKILL"}
+            assert box.rpc("process.Process/SendSignal", **kill).status_code == 200
+            assert box.rpc("process.Process/List").json() == {"processes": []}
+
+
 def test_a_pause_stops_commands_and_their_streams(box: Box) -> None:
     process = {"cmd": "/bin/bash", "args": ["-c", "echo up; sleep 60"]}
     body = json.dumps({"process": process}).encode()

@@ -96,7 +96,7 @@ class FolderFiles(LiveFiles):
         """Describe a path, or the contents of a folder, `depth` levels down; links stay links."""
 
         def look(place: OpenFolders) -> list[Entry]:
-            return _below(place, path, depth) if depth else [_entry(path, place.stat(path))]
+            return _below(place, path, depth) if depth else [_entry(place, path, place.stat(path))]
 
         return await self._in_place(path, look)
 
@@ -178,14 +178,15 @@ def _below(place: OpenFolders, path: str, depth: int) -> list[Entry]:
         if len(rows) >= MAX_ENTRIES:
             break
         inner = posixpath.join(path, name)
-        rows.append(_entry(inner, status))
+        rows.append(_entry(place, inner, status))
         if depth > 1 and stat.S_ISDIR(status.st_mode):
             rows += _below(place, inner, depth - 1)
     return rows[:MAX_ENTRIES]
 
 
-def _entry(path: str, status: os.stat_result) -> Entry:
-    return Entry(path, status.st_mode, status.st_size, status.st_mtime)
+def _entry(place: OpenFolders, path: str, status: os.stat_result) -> Entry:
+    link = place.follow(path) if stat.S_ISLNK(status.st_mode) else ("", 0)
+    return Entry(path, status.st_mode, status.st_size, status.st_mtime, *link)
 
 
 async def _send(folder: int, path: str, data: bytes) -> bool:

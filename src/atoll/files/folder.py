@@ -15,6 +15,7 @@ import ctypes
 import errno
 import os
 import platform
+import posixpath
 import secrets
 import stat
 import struct
@@ -38,6 +39,8 @@ _ASK = -1
 _NOREPLACE = 1
 MAX_OPEN = 100
 """Folders that are open at one time while a tree is deleted."""
+MAX_LINKS = 10
+"""Links that are followed one after another."""
 MAX_PIECES = 10_000
 """Most pieces that a deep tree is cut into; a guest that keeps adding folders gets an error."""
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -109,6 +112,23 @@ class OpenFolders:
         """Return the status of a file, folder or link; a link is not followed."""
         with _closing(self._open(path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW)) as fd:
             return os.fstat(fd)
+
+    def follow(self, path: str) -> tuple[str, int]:
+        """Return where a link leads to and the mode of what is there; 0 if it cannot be reached.
+
+        An absolute link means a path of the guest, so it is read here, and never by the kernel.
+        """
+        target, mode = "", 0
+        with contextlib.suppress(OSError, ValueError):
+            for _ in range(MAX_LINKS):
+                with _closing(self._open(target or path, os.O_PATH | os.O_NOFOLLOW)) as fd:
+                    found = os.fstat(fd).st_mode
+                    if not stat.S_ISLNK(found):
+                        mode = found
+                        break
+                    beside = posixpath.dirname(target or path)
+                    target = posixpath.normpath(posixpath.join(beside, os.readlink("", dir_fd=fd)))
+        return target, mode
 
     def delete(self, path: str, *, recursive: bool) -> None:
         """Delete a file or link, or a folder with all it holds if `recursive`."""
@@ -219,8 +239,8 @@ def _put(folder: int, name: str, data: bytes, *, fresh: bool) -> None:
         _create(folder, name, FILE_MODE, data)
         return
     mode = _mode_to_keep(folder, name)
-    draft = f".{secrets.token_hex(8)}.draft"
-    _create(folder, draft, mode, data)
+    draft = f".{secrets.token_hex(8)}.{'draft' if mode is None else 'update'}"
+    _create(folder, draft, FILE_MODE if mode is None else mode, data)
     try:
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
@@ -239,11 +259,12 @@ def _create(folder: int, name: str, mode: int, data: bytes) -> None:
         raise
 
 
-def _mode_to_keep(folder: int, name: str) -> int:
+def _mode_to_keep(folder: int, name: str) -> int | None:
+    """Return the mode of the file that is replaced; None if there is none."""
     try:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return FILE_MODE
+        return None
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     return stat.S_IMODE(info.st_mode) & 0o777 if stat.S_ISREG(info.st_mode) else FILE_MODE

@@ -61,6 +61,10 @@ class Entry:
     mode: int
     size: int
     modified: float
+    target: str = ""
+    """Where a link leads to; relative if its own path is."""
+    target_mode: int = 0
+    """The mode of what is there; 0 if nothing is, or if it is in none of the folders."""
 
 
 class LiveFiles(Files):

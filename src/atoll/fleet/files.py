@@ -7,7 +7,7 @@ import contextlib
 import errno
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.concurrency.background import Background
@@ -215,7 +215,7 @@ class NodeFiles:
                     file.close()
             case "inspect":
                 result = await files.inspect(path, asked["depth"])
-                return {"entries": [(at.path, at.mode, at.size, at.modified) for at in result]}
+                return {"entries": [astuple(entry) for entry in result]}
             case "send":
                 return {"sent": await files.send(path, asked["data"])}
             case "watch":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import signal
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
+from atoll.errors import ProcessError
 from atoll.sandbox.process import StartOptions
 from atoll.service.api.processes import MAX_ARGUMENTS
 from atoll.service.core.processes import Offsets
@@ -29,6 +31,8 @@ MAX_KNOWN = 256
 """Commands of a sandbox whose words are kept for a listing."""
 INPUT_SECONDS = 3_600.0
 """What a stream of input may take."""
+KILL_SECONDS = 5.0
+"""For how long SIGKILL waits for the end of a process."""
 _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
 
 
@@ -165,7 +169,11 @@ async def send_signal(call: ApiRequest) -> wire.Empty:
     number = _SIGNALS.get(given.signal)
     if number is None:
         raise Problem(400, "invalid", f"signal is one of {', '.join(_SIGNALS)}")
-    await hosted.processes.signal((await _process(hosted, given)).id, number)
+    process = await _process(hosted, given)
+    await hosted.processes.signal(process.id, number)
+    if number == signal.SIGKILL:  # the client may count on its end
+        with contextlib.suppress(ProcessError):
+            await hosted.processes.read(process.id, Offsets(None, None), KILL_SECONDS)
     return wire.Empty()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import stat
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.files.types import FileError
 from atoll.guest.shared.workspace import code_of
@@ -62,15 +63,17 @@ def located(path: str) -> str:
 MAX_FILES = 1_000
 MAX_DEPTH = 64
 MAX_WATCHERS = 16
-_DRAFT = re.compile(r"(^|/)\.[0-9a-f]{16}\.draft\Z")
-"""A file that is being written from outside, before it gets its name."""
+_DRAFT = re.compile(r"(?:^|/)\.[0-9a-f]{16}\.(draft|update)\Z")
+"""A file that is being written from outside, before it gets its name: a new one, or another's."""
+_NAMED = {"draft": ("CREATE", "WRITE"), "update": ("WRITE",)}
+"""Events of a file whose draft got its name."""
 _EVENTS = {
-    "created": "CREATE",
-    "moved_to": "CREATE",
-    "written": "WRITE",
-    "deleted": "REMOVE",
-    "moved_from": "RENAME",
-    "attributes": "CHMOD",
+    "created": ("CREATE",),
+    "moved_to": ("CREATE",),
+    "written": ("WRITE",),
+    "deleted": ("REMOVE",),
+    "moved_from": ("RENAME",),
+    "attributes": ("CHMOD",),
 }
 _KINDS = {stat.S_IFDIR: "DIRECTORY", stat.S_IFLNK: "SYMLINK", stat.S_IFREG: "FILE"}
 
@@ -126,6 +129,9 @@ class EntryInfo(Struct, kw_only=True):
     owner: str = "user"
     group: str = "user"
     modifiedTime: str  # noqa: N815
+    isSymlink: bool = False  # noqa: N815
+    """Of a link: `type` is then that of the file or folder it leads to."""
+    symlinkTarget: str | UnsetType = UNSET  # noqa: N815
 
 
 class DescribedEntry(Struct):
@@ -292,11 +298,17 @@ async def _watcher(call: ApiRequest) -> tuple[dict[str, FolderWatch], str]:
 
 
 def _events(changes: list[Change]) -> list[FileEvent]:
-    return [
-        FileEvent(change.path, f"EVENT_TYPE_{_EVENTS[change.kind]}")
-        for change in changes
-        if change.kind in _EVENTS and not _DRAFT.search(change.path)
-    ]
+    found: list[FileEvent] = []
+    draft = ""
+    for change in changes:
+        if match := _DRAFT.search(change.path):
+            draft = match[1] if change.kind == "moved_from" else ""
+            continue
+        renamed = draft and change.kind == "moved_to"
+        kinds = _NAMED[draft] if renamed else _EVENTS.get(change.kind, ())
+        found += [FileEvent(_shown(change.path), f"EVENT_TYPE_{kind}") for kind in kinds]
+        draft = ""
+    return found
 
 
 async def _store(
@@ -347,15 +359,23 @@ async def _inspect(hosted: HostedSession, path: str, depth: int = 0) -> list[Ent
 
 
 def _entry(entry: Entry) -> EntryInfo:
+    kind = stat.S_IFMT(entry.target_mode or entry.mode)
     return EntryInfo(
-        name=posixpath.basename(entry.path),
-        type=f"FILE_TYPE_{_KINDS.get(stat.S_IFMT(entry.mode), 'UNSPECIFIED')}",
-        path=entry.path,
+        name=posixpath.basename(_shown(entry.path)),
+        type=f"FILE_TYPE_{_KINDS.get(kind, 'UNSPECIFIED')}",
+        path=_shown(entry.path),
         size=str(entry.size),
         mode=stat.S_IMODE(entry.mode),
         permissions=stat.filemode(entry.mode),
         modifiedTime=iso_time(entry.modified),
+        isSymlink=stat.S_ISLNK(entry.mode),
+        symlinkTarget=_shown(entry.target) or UNSET,
     )
+
+
+def _shown(path: str) -> str:
+    """Return a path as text: bytes that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def _refusal(path: str, fault: OSError | ValueError) -> Problem:
