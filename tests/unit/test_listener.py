@@ -191,3 +191,12 @@ def test_when_all_are_gone_it_closes(start, selector):
             key.data()
     assert not listener.open
     listener.close()  # once more is harmless
+
+
+def test_a_listener_that_a_fault_has_stopped_is_closed_all_the_same():
+    selector, (read, write) = selectors.DefaultSelector(), os.pipe()
+    listener = Listener(read, lambda _: ALLOWED, selector)
+    selector.unregister(read)
+    listener.close()
+    os.close(write)
+    assert not listener.open

@@ -14,14 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 import atoll
 from atoll.backends.native import sandbox
-from atoll.jail.supervisor import client
+from atoll.jail.supervisor import client, packets
 from atoll.jail.supervisor import spec as specs
 from atoll.jail.supervisor.client import Lease, supervisor
 from atoll.jail.supervisor.main import Supervisor
@@ -142,6 +144,42 @@ def test_a_control_group_that_processes_leave_late_is_tried_again_until_it_is_go
     timer.cancel()
     theirs.close()
     assert len(tries) >= 3
+
+
+def test_an_event_is_not_taken_for_one_of_the_next_descriptor_of_its_number():
+    """Two are ready at once, and the callback of the first closes the other's descriptor."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    served, called = Supervisor(theirs), []
+    pipes = [os.pipe() for _ in range(3)]
+    (one, _), (two, _), (fresh, _) = pipes
+
+    def replace(own: int, other: int) -> None:
+        called.append(own)
+        os.read(own, 1)
+        served._selector.unregister(other)
+        os.dup2(fresh, other)
+        served._selector.register(other, 1, ours.close)
+
+    for own, other in ((one, two), (two, one)):
+        served._selector.register(own, 1, partial(replace, own, other))
+    for _, end in pipes:
+        os.write(end, b"x")
+    served.serve()
+    theirs.close()
+    packets.close_all(fd for pipe in pipes for fd in pipe)
+    assert len(called) == 1
+
+
+def test_a_fault_at_the_end_of_one_sandbox_does_not_end_the_supervisor(capfd):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    served = Supervisor(theirs)
+    ended = Mock(due=True, cgroup=None, **{"is_over.return_value": True})
+    ended.close.side_effect = KeyError("12 is not registered")
+    served._records.add(ended)
+    ours.close()
+    served.serve()
+    theirs.close()
+    assert "12 is not registered" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root raises its priority")

@@ -111,8 +111,7 @@ class Supervisor:
     def serve(self) -> None:
         """Serve until the host is gone and the last jail has ended."""
         while self._open or self._records:
-            for key, _ in self._selector.select(self._tick()):
-                self._call(key)
+            self._carry_out(self._selector.select(self._tick()))
             for record in [record for record in self._records if record.due]:
                 self._check(record)
             if self._groups:
@@ -120,25 +119,30 @@ class Supervisor:
         if self._groups:
             self._groups.close()
 
-    def _call(self, key: selectors.SelectorKey) -> None:
-        """Run a callback; a fault ends only the sandbox that it belongs to."""
-        try:
-            key.data()
-        except Exception:  # noqa: BLE001 - any fault
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(key.fileobj)
-            self._give_up(getattr(key.data, "__self__", None))
+    def _carry_out(self, events: list[tuple[selectors.SelectorKey, int]]) -> None:
+        """Run the callbacks of one moment; a fault ends only the sandbox that it belongs to.
+
+        A callback may close the descriptor of a later event, and the number be another's by then.
+        """
+        watched = self._selector.get_map()
+        for key, _ in events:
+            if watched.get(key.fd) is not key:
+                continue
+            try:
+                key.data()
+            except Exception:  # noqa: BLE001 - any fault
+                if watched.get(key.fd) is key:
+                    self._selector.unregister(key.fd)
+                self._give_up(getattr(key.data, "__self__", None))
 
     def _check(self, record: JailRecord) -> None:
         """Check memory and the end of one sandbox; a failure ends only this sandbox."""
         try:
             record.check_memory()
-            over = record.is_over()
+            if record.is_over():
+                self._forget(record)
         except Exception:  # noqa: BLE001 - a fault of one sandbox is not the others'
             self._give_up(record)
-            return
-        if over:
-            self._forget(record)
 
     def _give_up(self, owner: object) -> None:
         traceback.print_exc()

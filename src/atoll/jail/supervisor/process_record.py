@@ -47,7 +47,7 @@ class ProcessRecord:
         self._inner_pid = 0
         self._streams: list[int] = []
         self._failure = ""
-        self._executed = self._closed = False
+        self._executed = False
         lease.setblocking(False)
         self._status.setblocking(False)
 
@@ -196,7 +196,6 @@ class ProcessRecord:
         self._streams = []
 
     def _close(self) -> None:
-        self._closed = True
         self._owner.started.discard(self)
         self._close_streams()
         for sock in (self._lease, self._status):
@@ -207,8 +206,6 @@ class ProcessRecord:
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         def guarded() -> None:
-            if self._closed:  # by an event of the same moment: the number may be another's now
-                return
             try:
                 callback()
             except Exception:  # noqa: BLE001 - a fault of one process is not its session's

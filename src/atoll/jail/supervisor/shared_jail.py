@@ -194,7 +194,8 @@ class Listener:
     def close(self) -> None:
         """Close the listener; the kernel then answers ENOSYS."""
         if self._fd >= 0:
-            self._selector.unregister(self._fd)
+            if self._fd in self._selector.get_map():  # else a fault has ended the watch
+                self._selector.unregister(self._fd)
             os.close(self._fd)
             self._fd = -1
 
