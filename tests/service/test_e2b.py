@@ -429,6 +429,31 @@ def test_a_data_frame_is_one_result_with_its_data(service: OwnService) -> None:
     box.end()
 
 
+def test_an_image_is_one_result_with_its_text(service: OwnService) -> None:
+    box = Box(service, service.add_key(), templateID="full")
+    told = box.lines("from PIL import Image\nImage.new('RGB', (4, 4))")
+    (result,) = [line for line in told if line["type"] == "result"]
+    assert result["is_main_result"]
+    assert result["text"].startswith("<PIL.Image.Image")
+    assert base64.b64decode(result["png"]).startswith(b"\x89PNG")
+    box.end()
+
+
+def test_a_kill_breaks_off_the_stream_of_a_cell(service: OwnService, key: str) -> None:
+    box = Box(service, key)
+    cell = {"code": "import time\nprint('up', flush=True)\ntime.sleep(60)"}
+    with box.http.stream("POST", "/execute", json=cell, headers=box.headers) as told:
+        pieces = told.iter_bytes()
+        assert b"up" in next(pieces)
+        with httpx2.Client(base_url=box.http.base_url, trust_env=False, timeout=60) as second:
+            gone = second.delete(f"/sandboxes/{box.id}", headers=box.key)
+            assert gone.status_code == 204
+        with pytest.raises(httpx2.RemoteProtocolError):
+            list(pieces)
+    assert box.http.get("/health", headers=box.headers).status_code == 502
+    box.http.close()
+
+
 def test_metrics_of_another_time_are_none(service: OwnService) -> None:
     box = Box(service, service.add_key())
     asked = f"/sandboxes/{box.id}/metrics"

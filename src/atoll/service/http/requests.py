@@ -290,6 +290,8 @@ class EventResponse(Response):
                 if (problem := stream.interrupted()) is None:
                     raise
                 last, self._cut_off = self._fault(problem), True
+            except ConnectionAbortedError:  # the reader has to see that the end is missing
+                return
             except (AtollError, Problem) as exc:  # the answer has begun: only an event can say so
                 last = self._fault(of_error(exc))
         await send({"type": "http.response.body", "body": last, "more_body": False})

@@ -202,6 +202,9 @@ async def _lines(
                 text = f"[{missing} pieces of output were dropped: read faster]\n"
                 lines.append(_printed("stderr", text))
             elif kind in ("result", "fault"):
+                if hosted.over and not getattr(execution.outcome(), "success", False):
+                    # The SDK takes a broken stream of a sandbox that is gone for a kill.
+                    raise ConnectionAbortedError
                 lines += _end(execution)
                 count = hosted.facts.executions
                 lines.append({"type": "number_of_executions", "execution_count": count})
@@ -240,13 +243,15 @@ def _results(ended: RunResult, displays: Sequence[Display]) -> list[Line]:
         is_scalar=isinstance(ended.value, str | int | float),
         displays=displays,
     )
-    lines = []
+    lines: list[Line] = []
     for kind, content in cell.messages(0):
         line: Line = {"type": "result", "is_main_result": kind == "execute_result"}
         for media_type, shown in content["data"].items():
             line |= _form(media_type, shown)
         if "dataframe" in line.get("html", "") and isinstance(ended.value, dict):
             line["data"] = ended.value
+        if line.get("text", "").startswith("<PIL.") and lines and "png" in lines[-1]:
+            line["png"] = lines.pop()["png"]  # the image that is the value
         lines.append(line)
     return lines
 
