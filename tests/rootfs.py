@@ -51,7 +51,7 @@ def make(folder: Path) -> Path:
         library, folder / "usr/lib" / version, ignore=shutil.ignore_patterns(*_LEFT_OUT)
     )
     native = (folder / "usr/lib" / version / "lib-dynload").glob("*.so")
-    _copy_libraries(folder, [python, *programs, *native])
+    copy_libraries(folder, [python, *programs, *native])
     for name, text in _ETC.items():
         (folder / "etc" / name).write_text(text)
     if os.path.isdir(locale := "/usr/lib/locale/C.utf8"):
@@ -77,11 +77,11 @@ def make_libraries(folder: Path) -> Path:
             shutil.copy(source, target)
         elif name.endswith(".libs") or (source / "__init__.py").exists():
             shutil.copytree(source, target / name, ignore=skipped)
-    _copy_libraries(folder, list(target.rglob("*.so")))
+    copy_libraries(folder, list(target.rglob("*.so")))
     return folder
 
 
-def _copy_libraries(folder: Path, binaries: list[Path]) -> None:
+def copy_libraries(folder: Path, binaries: list[Path]) -> None:
     """Copy what binaries load, but for what is in the folder already."""
     for needed in _libraries(binaries):
         target = folder / needed.relative_to("/")

@@ -270,6 +270,40 @@ def test_https_to_a_service_of_http_is_told(tmp_path: Path) -> None:
         assert said in refused_client(secure, served.key)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_previews_are_shown_over_https_and_ipv6(tmp_path: Path, host: str) -> None:
+    if host == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback")
+    pem, key = tmp_path / "a.pem", tmp_path / "a.key"
+    write_certificate(pem, key, "shown")
+    files = ("--tls-certificate", str(pem), "--tls-key", str(key))
+    code = "import subprocess; server = subprocess.Popen(['python3', '-m', 'http.server', '8000'])"
+    with serving(tmp_path / "folder", "--host", host, "--preview-port", "0", *files) as served:
+        session = f"/api/v1/sessions/{served.ask('POST', '/api/v1/sessions', {})[1]['id']}"
+        assert served.ask("POST", f"{session}/executions", {"code": code})[1]["kind"] == "ok"
+        while not served.ask("GET", f"{session}/ports")[1]["items"]:
+            pass
+        link = served.ask("POST", f"{session}/ports/8000/expose", {})[1]
+        name, _, port = str(link["host"]).partition(":")
+        assert link["url"].startswith(f"https://{name}:{port}/")
+        assert common_name(f"https://{host}:{port}") == "shown"
+        visit = http.client.HTTPSConnection(host, int(port), timeout=60, context=_trusting())
+        with contextlib.closing(visit):
+            visit.request("GET", "/", headers={"host": link["host"]})
+            refused = visit.getresponse()
+            assert (refused.status, bool(refused.read())) == (403, True)
+            shown = {"host": link["host"], "atoll-preview": link["token"]}
+            visit.request("GET", "/", headers=shown)
+            answer = visit.getresponse()
+            assert (answer.status, b"Directory listing" in answer.read()) == (200, True)
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
 def refused_client(url: str, key: str, **env: str) -> str:
     """Return what a client prints: the value of a cell, or its error."""
     code = (
@@ -314,7 +348,7 @@ def write_certificate(pem: Path, key: Path, name: str, password: bytes | None = 
 def common_name(url: str) -> str:
     from cryptography import x509
 
-    host, _, port = url.removeprefix("https://").partition(":")
+    host, _, port = url.removeprefix("https://").rpartition(":")
     pem = ssl.get_server_certificate((host, int(port)))
     found = x509.load_pem_x509_certificate(pem.encode()).subject
     return str(found.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
