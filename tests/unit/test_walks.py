@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from atoll.jail.measure import cgroup
+
 WALKS = Path(__file__).parents[2] / "tools" / "walks.py"
 MEASURED = {
     "native": (44, 10, 24),
@@ -16,7 +18,8 @@ MEASURED = {
     "question": (517, 87, 305),
 }
 """Functions, files and switches of files of each walk, as `python tools/walks.py` printed them."""
-SLACK = 1.1
+SLACK = 1.1 if cgroup.find() is not None else 1.25
+"""Without control groups of our own, more is measured by hand."""
 
 
 @pytest.fixture(scope="module")
