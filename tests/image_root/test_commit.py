@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,23 @@ def names_in(reference: str) -> set[str]:
         Path(folder, name) for folder, folders, files in os.walk(top) for name in folders + files
     )
     return {str(path.relative_to(top)) for path in found}
+
+
+def test_the_command_line_keeps_a_program_that_ends_well(image: str) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "atoll", "run", "--backend", "native", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    writable = ("--image", image, "--writable-root", "--commit")
+    done = run(*writable, "team/typed:1", "-c", "open('/srv/kept', 'w').write('kept')")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("atoll: team/typed:1 is sha256:")
+    again = run("--image", "team/typed:1", "-c", "print(open('/srv/kept').read())")
+    assert (again.returncode, again.stdout) == (0, "kept\n"), again.stderr
+    failed = run(*writable, "team/typed:2", "-c", "raise SystemExit(3)")
+    assert failed.returncode == 3
+    assert "team/typed:2 was not made: the program failed" in failed.stderr
+    assert run("--commit", "team/typed:3", "-c", "1").returncode == 2
 
 
 @pytest.mark.parametrize("backend", ["native", "daemon", "gvisor"], indirect=True)

@@ -15,6 +15,7 @@ from atoll.cli.commands import cells
 from atoll.cli.commands.cells import FigureFolder
 from atoll.cli.terminal import streams
 from atoll.cli.terminal.standard_streams import is_piped
+from atoll.errors import ConfigError
 from atoll.guest.shared import values
 from atoll.policy import Capability
 from atoll.types import Outcome
@@ -42,7 +43,9 @@ def command(args: Namespace) -> int:
     output = streams.GuestOutput()
     folder = FigureFolder(args.figures)
     config = settings.config_from(args, None if args.json else output, **inputs(args))
-    result = asyncio.run(_run(config, code, output))
+    if args.commit and not args.image:
+        raise ConfigError("--commit keeps a layer on top of an image: add --image")
+    result = asyncio.run(_run(config, code, output, args.commit))
     if args.figures or not args.json:  # the JSON has them
         folder.save(result.displays)
     if args.json:
@@ -91,14 +94,23 @@ def plain(value: Any) -> Any:
     return values.encode(value)
 
 
-async def _run(config: SandboxConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
+async def _run(
+    config: SandboxConfig, code: str, output: streams.GuestOutput, target: str | None
+) -> SandboxResult:
+    """Run the program to its end; if it ends well, `target` is the image to keep it as."""
     async with aio.create_sandbox(config) as box:
         cells.warn_of_memory(box)
         result = await cells.run_cell(box, code, output)
-        if result.kind not in _CAME_TO_ITS_END or result.state_lost or not _has_end(box, config):
-            return result
-        left = max(1.0, config.timeout_ms - result.duration_ms)
-        return _joined(result, await cells.run_cell(box, AT_EXIT, output, timeout_ms=left))
+        if result.kind in _CAME_TO_ITS_END and not result.state_lost and _has_end(box, config):
+            left = max(1.0, config.timeout_ms - result.duration_ms)
+            end = await cells.run_cell(box, AT_EXIT, output, timeout_ms=left)
+            result = _joined(result, end)
+        if target and result.success:
+            made = await box.commit(target)
+            cells.complain(f"{target} is {made.digest}")
+        elif target:
+            cells.complain(f"{target} was not made: the program failed")
+        return result
 
 
 def _has_end(box: BaseSandbox, config: SandboxConfig) -> bool:
