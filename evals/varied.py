@@ -122,7 +122,7 @@ def _people(family: str, seed: int, size: int) -> tuple[random.Random, list[str]
 
 
 def _story(dice: random.Random, told: Sequence[str], size: int) -> str:
-    """Return paragraphs of several sentences, with what is told among them."""
+    """Return paragraphs of several sentences, with the facts among them."""
     sentences = [*dice.choices(DAYS, k=size // 40), *told]
     dice.shuffle(sentences)
     paragraphs = [" ".join(sentences[at : at + 6]) for at in range(0, len(sentences), 6)]

@@ -9,6 +9,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from guest_servers import ECHO
 
 import atoll
 from atoll import Capability, ConfigError, PortError, SandboxClosedError, UnsupportedError
@@ -22,18 +23,6 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 server = http.server.ThreadingHTTPServer(({address!r}, {port}), Quiet)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 pathlib.Path('page.txt').write_text({text!r})
-"""
-ECHO = """
-import socket, threading
-def answer(connection):
-    with connection:
-        whole = b''.join(iter(lambda: connection.recv(65536), b''))
-        connection.sendall(whole[::-1])
-def accept(listener):
-    while True:
-        threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
-listener = socket.create_server(('127.0.0.1', 7000), backlog=600)
-threading.Thread(target=accept, args=(listener,), daemon=True).start()
 """
 
 

@@ -6,24 +6,12 @@ import asyncio
 import socket
 
 import pytest
+from guest_servers import ECHO
 
 from atoll import BusyError, PortError, SandboxError
 from atoll.config import SandboxConfig
 from atoll.fleet import streams
 from atoll.rpc.passed_fds import PassedFds
-
-REVERSE = """
-import socket, threading
-def answer(connection):
-    with connection:
-        whole = b''.join(iter(lambda: connection.recv(65536), b''))
-        connection.sendall(whole[::-1])
-def accept(listener):
-    while True:
-        threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
-listener = socket.create_server(('127.0.0.1', 7000), backlog=600)
-threading.Thread(target=accept, args=(listener,), daemon=True).start()
-"""
 
 
 class OneSession:
@@ -39,7 +27,7 @@ class OneSession:
 @pytest.fixture
 async def node(pool):
     async with await pool.open(SandboxConfig(preload="bare")) as box:
-        await box.execute(REVERSE)
+        await box.execute(ECHO)
         session, node = OneSession(box), streams.NodeStreams()
 
         async def ask(_method, params, items):

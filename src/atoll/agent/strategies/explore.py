@@ -40,7 +40,7 @@ class Explore:
         return task.price(read, CELL_TOKENS, calls=TURNS, most_calls=most)
 
     async def run(self, task: Task, known: Known) -> Outcome:  # noqa: ARG002 - the loop has its own
-        """Run the loop; it always ends with an answer or the reason why there is none."""
+        """Run the loop, which ends with an answer or with the reason for not having one."""
         hint = "\n".join(filter(None, (self.hint, known.prompt())))
         return Outcome(result=await self._loop(hint))
 

@@ -325,7 +325,7 @@ class SearchTools:
         return self._shown(retriever.search(query, k=most, kind=kind), query, f"{kind}_search")
 
     def _shown(self, hits: Hits, query: str, call: str) -> list[dict[str, object]]:
-        """Return hits for a guest; a model is told once if they were found by words alone."""
+        """Return hits for a guest; say once if they were found by words alone."""
         if hits.mode_used == "fts":
             self.remarks.say_once(f"{call} compared words alone: {NO_MODEL}")
         return [_shown_unit(unit, query) for unit in hits]
